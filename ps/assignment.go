@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -107,14 +108,6 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 	return a
 }
 
-// shardConfig returns the configuration of a shard of a job, for serving and for a replica.
-func (s *Server) shardConfig(job *schema.Job, place *schema.Placement, i int) shard.Config {
-	c := &s.config
-	return shard.Config{Job: job, Placement: place, Index: i, Generation: generationFirst, Backend: s.backend,
-		Advice: c.orRaise("send smaller batches", "staged-mib", ""), StaysReadable: c.local != nil && job.StaysReadable(),
-		ParkedBytesMax: parkedBytes(job), Undo: c.recordsUndo(job), Touches: isCopied(c, job)}
-}
-
 // shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open; or that
 // all is free.
 type shardNews struct {
@@ -162,6 +155,33 @@ func (a *assignment) report() *schema.Report {
 		r.Waiting = mergeWaiting(r.Waiting, &w.Waiting)
 	}
 	return r
+}
+
+func (a *assignment) reported() *schema.Control { return &schema.Control{Report: a.report()} }
+
+// checkChange refuses an assignment of other shards than these, or with places that their job has not: what it says of
+// shards and trainers is looked up by their numbers.
+func (a *assignment) checkChange(assign *schema.Assign) error {
+	trainers := a.manifest.Trainers
+	if assign.Shards != a.shards || !slices.Equal(assign.Own, a.own) || assign.Job.Trainers != trainers {
+		return fmt.Errorf("shards %v of %d for %d trainers: want %v of %d for %d as before", assign.Own, assign.Shards,
+			assign.Job.Trainers, a.own, a.shards, trainers)
+	}
+	return nil
+}
+
+// excusePause takes a pause of this process out of the coordinator's silence, and gives the pause. It is called at each
+// tick.
+func (a *assignment) excusePause(now time.Time) time.Duration {
+	pause := a.ticks.Tick(now, a.deadline)
+	a.coordinator.Excuse(pause, now)
+	return pause
+}
+
+// deserted reports whether the coordinator was silent for too long.
+func (a *assignment) deserted(now time.Time) bool {
+	_, lost := a.coordinator.Lost(now, a.deadline+graceOfCoordinator)
+	return lost
 }
 
 // mergeWaiting adds what a shard waits for to what others of this ps wait for: one entry for each batch, so that a
@@ -220,7 +240,7 @@ func (a *assignment) route(assign *schema.Assign, news chan<- shardNews) {
 		return
 	}
 	a.asides.Go(func() {
-		conn, err := a.server.dialCluster(a)
+		conn, err := a.dialCluster()
 		if err == nil {
 			next.cluster = conn
 			a.routes.Store(next) // wait closes it
@@ -233,7 +253,8 @@ func (a *assignment) route(assign *schema.Assign, news chan<- shardNews) {
 }
 
 // dialCluster connects a job's shards here to the control cluster, by which some of its trainers send.
-func (s *Server) dialCluster(a *assignment) (*fabric.Conn, error) {
+func (a *assignment) dialCluster() (*fabric.Conn, error) {
+	s := a.server
 	config := s.controlConfig(string(a.manifest.Name) + "/" + string(s.member))
 	conn, err := fabric.Dial(a.ctx, config)
 	if err != nil {
@@ -252,4 +273,122 @@ func (s *Server) dialCluster(a *assignment) (*fabric.Conn, error) {
 		}
 	}
 	return conn, nil
+}
+
+// trainerLiveness measures the silence of the trainers of a job with modules here: contexts end with their trainer,
+// also in a job that continues without it. A trainer that was never heard has none.
+type trainerLiveness struct {
+	job      schema.JobName
+	deadline time.Duration
+	trainers []moduleClient
+}
+
+// moduleClient is a trainer as one whose contexts may have to end. Modules tell again and again when they heard of it
+// last, so what was heard stays known when its silence has ended.
+type moduleClient struct {
+	liveness.Peer
+	heard time.Time // the newest sign of life
+}
+
+// lostTrainer is one whose contexts end, and why.
+type lostTrainer struct {
+	contributor int
+	cause       string
+}
+
+func newTrainerLiveness(job *schema.Job, deadline time.Duration) *trainerLiveness {
+	return &trainerLiveness{job: job.Name, deadline: deadline, trainers: make([]moduleClient, job.Trainers)}
+}
+
+// sign notes that a trainer was heard of. A sign that is no newer than those before is none: it would have a trainer
+// that is gone be lost again.
+func (l *trainerLiveness) sign(contributor int, at time.Time) {
+	if p := &l.trainers[contributor]; at.After(p.heard) {
+		p.heard = at
+		p.Begin(at)
+	}
+}
+
+// leave says that a trainer holds nothing any more.
+func (l *trainerLiveness) leave(contributor int) { l.trainers[contributor].Peer = liveness.Peer{} }
+
+// tick finds who is lost, after a pause of this process. clients are the names of connections.
+func (l *trainerLiveness) tick(now time.Time, pause time.Duration, clients []string) (lost []lostTrainer) {
+	for i := range l.trainers {
+		p, name := &l.trainers[i], schema.TrainerMember(i)
+		if !p.Lasts() {
+			continue
+		}
+		p.Excuse(pause, now)
+		p.Connection(slices.Contains(clients, string(l.job)+"/"+string(name)))
+		if why, gone := p.Lost(now, l.deadline); gone {
+			cause := fmt.Sprintf("%s was not heard of for %s%s", name, liveness.Rounded(p.For(now)), why)
+			lost = append(lost, lostTrainer{i, cause})
+			l.leave(i)
+		}
+	}
+	return lost
+}
+
+// hearTrainer notes a sign of life of a trainer of a job with shards here.
+func (a *assignment) hearTrainer(from schema.Member, now time.Time) {
+	if a.trainers == nil {
+		return
+	}
+	if i := a.hostOf(from); i >= 0 {
+		a.trainers.sign(i, now)
+	}
+}
+
+// trainerLeft ends what a trainer that has left holds.
+func (a *assignment) trainerLeft(from schema.Member) {
+	if a.trainers == nil {
+		return
+	}
+	if i := a.hostOf(from); i >= 0 {
+		a.hearModules(i)
+		a.trainers.leave(i)
+		a.expire(lostTrainer{i, string(from) + " has left"})
+	}
+}
+
+func (a *assignment) hostOf(from schema.Member) int {
+	for i := range a.manifest.Trainers {
+		if schema.TrainerMember(i) == from {
+			return i
+		}
+	}
+	return -1
+}
+
+// tickModules ends the contexts of trainers that are lost.
+func (a *assignment) tickModules(now time.Time, pause time.Duration, clients []string) {
+	if a.trainers == nil {
+		return
+	}
+	for i := range a.manifest.Trainers {
+		a.hearModules(i)
+	}
+	for _, lost := range a.trainers.tick(now, pause, clients) {
+		a.expire(lost)
+	}
+}
+
+// hearModules notes when modules here have last heard of a trainer.
+func (a *assignment) hearModules(contributor int) {
+	for _, own := range a.own {
+		if at := a.workers[own].modules.Heard(contributor); !at.IsZero() {
+			a.trainers.sign(contributor, at)
+		}
+	}
+}
+
+// expire ends what a trainer holds. Client slots are locked while answers are sent, so the control loop does not wait
+// for that.
+func (a *assignment) expire(lost lostTrainer) {
+	a.asides.Go(func() {
+		for _, own := range a.own {
+			a.workers[own].modules.Expire(lost.contributor, lost.cause)
+		}
+	})
 }

@@ -30,13 +30,13 @@ func TestMessagesAreBounded(t *testing.T) {
 	} {
 		server := &Server{}
 		server.reporter = &reporter{server: server}
-		l := newControlLoop(server) // its goroutine does not run
+		in := newInbox(server) // nothing reads it
 		f := shardtest.NewFrame(t, schema.Layout{Kind: c.kind, Body: 1 << 20})
 		sealed, subject := f.Seal(), fabric.At("job", c.from, kindToken(c.kind), string(schema.All)).String()
 		for range sent {
-			l.receive(fabric.NewMessage(subject, sealed))
+			in.receive(fabric.NewMessage(subject, sealed))
 		}
-		n, joins := len(l.messages), len(l.manifests.waiting)
+		n, joins := len(in.messages), len(in.manifests.waiting)
 		if n < c.least || n > c.most || joins != c.join {
 			t.Errorf("%d messages of %s and %d joins of 1 MiB wait, want at most %d and %d", n, c.from, joins, c.most, c.join)
 		}
@@ -196,10 +196,10 @@ func TestEveryJobHasAWindow(t *testing.T) {
 
 // A large job that comes first is not refused for those that may come.
 func TestLargeJobHasWindows(t *testing.T) {
-	l := &controlLoop{server: &Server{config: Config{}.withDefaults()}}
+	h := &shardHost{server: &Server{config: Config{}.withDefaults()}}
 	for _, c := range []struct{ trainers, shards int }{{11, 5}, {11, 7}} {
 		job := keyedJob("large", c.trainers)
-		if r := l.server.config.checkWindows(job, c.shards, l.window(job, c.shards, nil)); r != nil {
+		if r := h.server.config.checkWindows(job, c.shards, h.window(job, c.shards, nil)); r != nil {
 			t.Errorf("%d trainers to %d shards: %s", c.trainers, c.shards, r.Text)
 		}
 	}

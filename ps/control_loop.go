@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/internal/liveness"
 	"gradbus/ps/coordinator"
@@ -22,132 +23,49 @@ const (
 	tickEvery = coordinator.TickEvery
 	// askBefore is the time before a tick at which shards are asked for their state, so that the tick's view is recent.
 	askBefore = 100 * time.Millisecond
-	// messagesMax and messageBytesMax bound what waits for the control loop: some seconds of heartbeats of the largest
-	// job, and the bodies of control messages, of up to 1 MiB. What finds it full is dropped; trainers repeat all of it.
-	messagesMax     = 4 * 4096
-	messageBytesMax = 32 << 20
 )
 
 // controlLoop runs the coordinators of all jobs on one goroutine. Control messages are few: a heartbeat a second for
 // each trainer.
 type controlLoop struct {
 	server    *Server
-	messages  chan *message // of which a place is small: few are ever taken
-	manifests *manifests
-	bytes     atomic.Int64 // of those in messages
-	news      chan shardNews
+	inbox     *inbox
 	found     chan foundJob     // jobs whose checkpoints have been looked for
 	completed chan completedJob // versions whose parts are all there
-	deaths    chan death
 	ends      chan schema.RunID // runs whose shards are kept here, and whose coordinators have ended
-	mirrored  chan struct{}     // of one: see tellSoon
+	changed   chan struct{}     // of one: what is kept, or which ps has replicas, may have changed
 	done      chan struct{}
-
-	drains   chan chan struct{}
-	shutting chan struct{}
-	once     sync.Once
+	drains    chan chan struct{} // each is closed when the last versions of all jobs are durable
+	shutting  chan struct{}
+	once      sync.Once
 
 	snapshot atomic.Pointer[Stats]
 	began    moment // when it last began with a message or anything else
 
 	// What follows belongs to the goroutine.
-	jobs        map[schema.JobName]*job           // by name, the latest run
-	assignments map[schema.JobName]*assignment    // shards on this ps
-	leaving     map[*assignment]struct{}          // whose shards were told to end and have not yet
-	checks      map[schema.JobName]*assignRequest // assignments that the registry has yet to confirm
-	joins       int                               // that wait for jobs
-	joinBytes   int                               // of their frames
-	ticks       liveness.Ticks
-	unverified  []unverified   // messages in the name of coordinators that may not exist
-	local       []localMessage // between this ps and the coordinators on it
-	history     endedJobs
-	shown       []schema.JobReport // what reports tell of them
-	refused     refusedJoins
-	heap        int64     // bytes that the heap was limited to last
-	follower    *follower // standby of this ps; nil: none
-	gone        string    // why there is no standby any more; empty: there is one, or never was
-	foreign     foreignPeer
-	yielded     map[schema.JobName]time.Time // jobs that ended here while that ps may have continued them, and when
-	drained     []chan struct{}              // closed when the last versions of all jobs are durable
-	drainers    []schema.Member              // who has asked for the end of this ps, and is told of it
+	jobs      jobTable
+	shards    *shardHost
+	processes *processWatcher
+	ticks     liveness.Ticks
+	local     []localMessage // between this ps and the coordinators on it
+	history   endedJobs
+	shown     shownJobs // what reports have of them
+	refused   refusedJoins
+	successor successor
+	waiting   []chan struct{} // of drains
+	drainers  []schema.Member // that have asked for the end of this ps, and are told of it
 }
 
 func newControlLoop(s *Server) *controlLoop {
+	done := make(chan struct{})
 	l := &controlLoop{
-		server: s, messages: make(chan *message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
-		manifests: newManifests(s.checkManifest),
-		deaths:    make(chan death), ends: make(chan schema.RunID), mirrored: make(chan struct{}, 1),
-		completed: make(chan completedJob),
-		done:      make(chan struct{}), drains: make(chan chan struct{}),
-		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
-		yielded: map[schema.JobName]time.Time{},
-		leaving: map[*assignment]struct{}{}, checks: map[schema.JobName]*assignRequest{},
+		server: s, inbox: newInbox(s), shards: newShardHost(s, done), found: make(chan foundJob),
+		processes: newProcessWatcher(s.process, done), ends: make(chan schema.RunID), changed: make(chan struct{}, 1),
+		completed: make(chan completedJob), done: done, drains: make(chan chan struct{}), shutting: make(chan struct{}),
+		jobs: jobTable{}, successor: successor{yielded: map[schema.JobName]time.Time{}},
 	}
 	l.snapshot.Store(&Stats{})
 	return l
-}
-
-// receive takes what comes in for coordinators. It never waits.
-func (l *controlLoop) receive(m fabric.Message) {
-	s := l.server
-	subject, err := m.Parse()
-	ofServer := err == nil && subject.Job == string(schema.TelemetryJob) && schema.Member(subject.From).IsServer()
-	if !ofServer && (err != nil || subject.From != string(schema.Coordinator)) { // those are our own, or nearly
-		s.counters.received(len(m.Data))
-	}
-	if err != nil {
-		s.counters.count(schema.ReasonMalformed)
-		return
-	}
-	view, err := schema.Verify(m.Data, s.limits)
-	if err != nil {
-		l.refuse(&subject, schema.Head{}, schema.Refusing(err))
-		return
-	}
-	head := view.Head()
-	if kindToken(head.Kind) != subject.Kind {
-		l.refuse(&subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind,
-			subject.Kind))
-		return
-	}
-	if head.Kind == schema.KindHeartbeat {
-		if s.reporter.receive(&subject, &view); ofServer {
-			return // a ps is no member of a job
-		}
-		view = schema.View{}
-	}
-	waits := &message{job: schema.JobName(subject.Job), from: schema.Member(subject.From), to: schema.Member(subject.To),
-		head: head, view: view, bytes: len(view.Bytes())}
-	switch large := waits.bytes > largeControlBytes && waits.from != schema.Coordinator && !waits.from.IsServer(); {
-	case large && !isJoiner(waits.from):
-		l.refuse(&subject, head, schema.Refuse(schema.ReasonOversized, "control message of %d bytes: want at most %d",
-			waits.bytes, largeControlBytes))
-	case large && !l.manifests.offer(waits), !large && !l.queue(waits):
-		s.counters.dropped.Add(1)
-	}
-}
-
-// queue has a message wait for the loop, and reports whether there is room.
-func (l *controlLoop) queue(m *message) bool {
-	if l.bytes.Add(int64(m.bytes)) <= messageBytesMax {
-		select {
-		case l.messages <- m:
-			return true
-		default:
-		}
-	}
-	l.taken(m)
-	return false
-}
-
-// taken gives back the room of a message that waits no more.
-func (l *controlLoop) taken(m *message) { l.bytes.Add(-int64(m.bytes)) }
-
-// refuse tells a sender in the coordinator's name why its frame went nowhere.
-func (l *controlLoop) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
-	if l.server.posts != nil {
-		l.server.refuseAs(l.server.posts, schema.Coordinator, subject, head, r)
-	}
 }
 
 // close asks the goroutine to take leave of all jobs and end.
@@ -160,7 +78,7 @@ func (l *controlLoop) run(ctx context.Context) {
 	var checks sync.WaitGroup
 	defer checks.Wait()
 	defer stop()
-	checks.Go(func() { l.manifests.run(checking) })
+	checks.Go(func() { l.inbox.manifests.run(checking) })
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	ask := time.NewTimer(tickEvery - askBefore)
@@ -175,14 +93,14 @@ func (l *controlLoop) turn(ctx context.Context, ticker *time.Ticker, ask *time.T
 	defer l.endIllegal(&open)
 	l.began.set(l.server.now())
 	select {
-	case m := <-l.messages:
-		l.taken(m)
+	case m := <-l.inbox.messages:
+		l.inbox.taken(m)
 		l.read(ctx, m)
-	case m := <-l.manifests.results:
-		l.manifests.taken(m)
+	case m := <-l.inbox.manifests.results:
+		l.inbox.manifests.taken(m)
 		l.read(ctx, m)
-	case n := <-l.news:
-		l.hear(n)
+	case n := <-l.shards.news:
+		l.tell(n.assignment.manifest.Name, n.assignment.run, l.shards.hear(n))
 	case c := <-l.server.registry.results:
 		l.acquired(c)
 	case f := <-l.found:
@@ -190,9 +108,9 @@ func (l *controlLoop) turn(ctx context.Context, ticker *time.Ticker, ask *time.T
 	case c := <-l.completed:
 		l.tellCompleted(&c)
 		l.tellDrained()
-	case <-l.mirrored:
+	case <-l.changed:
 		l.tellStandby(l.server.now(), false)
-		for _, j := range l.coordinated() {
+		for _, j := range l.jobs.coordinated() {
 			l.carryOut(j, j.coordinator.BeginReplicas(l.server.now()))
 		}
 		l.tellKept()
@@ -201,31 +119,31 @@ func (l *controlLoop) turn(ctx context.Context, ticker *time.Ticker, ask *time.T
 		}
 		l.tellDrained()
 	case done := <-l.drains:
-		l.drained = append(l.drained, done)
+		l.waiting = append(l.waiting, done)
 		l.tellDrained()
-	case d := <-l.deaths:
+	case d := <-l.processes.deaths:
 		if l.jobs[d.job.manifest.Name] == d.job {
-			l.died(&d)
+			l.carryOut(d.job, d.decide(l.server.now()))
 		}
 	case run := <-l.ends:
 		l.coordinatorEnded(run)
 	case q := <-l.server.registry.answers:
 		l.answered(ctx, &q)
 	case n := <-l.server.registry.news:
-		l.look(ctx, n)
+		l.look(n)
 	case <-ticker.C:
 		l.readAll(ctx)
 		l.tick(ctx, l.server.now())
 		ask.Reset(tickEvery - askBefore)
 	case <-ask.C:
-		l.askShards()
+		l.shards.refresh()
 	case <-l.shutting:
 		return false
 	case <-ctx.Done():
 		return false
 	}
 	l.readLocal(ctx)
-	l.publishStats()
+	l.snapshot.Store(statsOf(l.jobs, l.shards))
 	return true
 }
 
@@ -259,16 +177,16 @@ func (l *controlLoop) endIllegal(open *bool) {
 // sign of life all the same. Where so many wait that reading them takes until the next tick, what the registry has
 // found out goes between them.
 func (l *controlLoop) readAll(ctx context.Context) {
-	for range len(l.messages) { // no other goroutine receives
+	for range len(l.inbox.messages) { // no other goroutine receives
 		l.began.set(l.server.now())
-		m := <-l.messages
-		l.taken(m)
+		m := <-l.inbox.messages
+		l.inbox.taken(m)
 		l.read(ctx, m)
 		select {
 		case c := <-l.server.registry.results:
 			l.acquired(c)
 		case n := <-l.server.registry.news:
-			l.look(ctx, n)
+			l.look(n)
 		default:
 		}
 		l.readLocal(ctx)
@@ -282,18 +200,18 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 	// A connection that the server gave up belongs to a trainer that may be cut off: it has until the deadline to come
 	// back.
 	var clients []string
-	if len(l.jobs)+len(l.assignments) > 0 {
+	if len(l.jobs)+len(l.shards.jobs) > 0 {
 		clients = slices.Concat(l.server.nats.Clients(), l.server.nats.Faded())
 	}
 	pause := l.ticks.Tick(now, l.server.config.Deadline) // of which coordinators, and shards here, know by themselves
-	if l.follower != nil {
-		l.follower.heard.Excuse(pause, now)
+	if is := l.successor.is; is != nil {
+		is.heard.Excuse(pause, now)
 	}
-	l.checkFit()
-	l.limitHeap()
-	for _, a := range byName(l.assignments) {
+	l.shards.limitHeap()
+	for name, a := range byName(l.shards.jobs) {
 		a.tickModules(now, a.excusePause(now), clients)
-		l.tickAssignment(a, now)
+		j := l.jobs.of(name)
+		l.tell(name, a.run, l.shards.tick(a, now, j != nil && j.run == a.run))
 	}
 	l.readLocal(ctx)
 	for name, j := range byName(l.jobs) {
@@ -303,50 +221,43 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 			}
 			continue
 		}
-		if l.server.controlLost.Load() {
-			l.carryOut(j, j.coordinator.Blind(now, l.server.control.Address()))
-			continue
-		}
-		j.coordinator.Connections(clients)
-		if l.server.standby.hasEnded(name) {
-			l.carryOut(j, j.coordinator.EarlierRunEnded(now))
-		}
-		if j.coordinator.State().Gathers() && l.server.standby.yields(name) {
-			l.carryOut(j, j.coordinator.Restart("", schema.Coordinator, "the job has begun at the other ps of the pair, too"))
-		}
-		l.carryOut(j, j.coordinator.Tick(now))
-		if !j.coordinator.State().IsOver() {
-			l.putOff(j, now)
-			l.heartbeat(j)
-		}
+		l.tickJob(j, now, clients)
 	}
 	l.tellStandby(now, true)
 	l.server.replicas.tick(now, pause)
-	l.noteStandby(now)
+	for _, j := range l.jobs.coordinated() {
+		j.noteStandby(now, &l.successor, l.server.config.grouped())
+	}
 	l.report(now)
 	l.tellDrained()
 }
 
-// askShards asks our shards how they fare. They have answered by the next tick, unless they are at work for longer.
-func (l *controlLoop) askShards() {
-	for _, a := range l.assignments {
-		for _, i := range a.own {
-			a.workers[i].refresh()
-		}
+// tickJob lets the coordinator of a job look at deadlines, and sends its heartbeat.
+func (l *controlLoop) tickJob(j *job, now time.Time, clients []string) {
+	if l.server.controlLost.Load() {
+		l.carryOut(j, j.coordinator.Blind(now, l.server.control.Address()))
+		return
 	}
-}
-
-// heartbeat tells a job's trainers, and its shard servers, that the coordinator is there.
-func (l *controlLoop) heartbeat(j *job) {
-	head := schema.Head{Job: j.run, Generation: generationFirst, Lanes: uint16(j.manifest.Lanes),
-		Batch: j.coordinator.Durable()}
-	frame, err := schema.EncodeHeartbeat(head, nil)
+	j.coordinator.Connections(clients)
+	if l.server.standby.hasEnded(j.name) {
+		l.carryOut(j, j.coordinator.EarlierRunEnded(now))
+	}
+	if j.coordinator.State().Gathers() && l.server.standby.yields(j.name) {
+		l.carryOut(j, j.coordinator.Restart("", schema.Coordinator, "the job has begun at the other ps of the pair, too"))
+	}
+	l.carryOut(j, j.coordinator.Tick(now))
+	if j.coordinator.State().IsOver() {
+		return
+	}
+	l.putOff(j, now)
+	frame, err := schema.EncodeHeartbeat(schema.Head{Job: j.run, Generation: generationFirst,
+		Lanes: uint16(j.manifest.Lanes), Batch: j.coordinator.Durable()}, nil)
 	if err != nil {
 		l.server.log.Error("encode heartbeat", "err", err)
 		return
 	}
-	at := fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindHeartbeat, string(schema.All))
-	l.server.post(at, frame)
+	at := fabric.At(string(j.name), string(schema.Coordinator), fabric.KindHeartbeat, string(schema.All))
+	l.server.publish(l.server.posts, at, frame)
 }
 
 // carryOut publishes and logs what a coordinator decided, and frees the job where it has ended.
@@ -360,10 +271,10 @@ func (l *controlLoop) carryOut(j *job, decisions []coordinator.Decision) {
 			l.server.registry.note(recordChange{name: j.manifest.Name, run: j.run, voters: decision.Voters})
 		}
 		if decision.Control.LR != nil {
-			l.tellSoon()
+			nudge(l.changed)
 		}
 		if decision.Later > 0 {
-			time.AfterFunc(decision.Later, l.tellSoon)
+			time.AfterFunc(decision.Later, func() { nudge(l.changed) })
 		}
 		if decision.Written != nil {
 			l.complete(j, decision.Written)
@@ -394,7 +305,7 @@ func (l *controlLoop) carryOut(j *job, decisions []coordinator.Decision) {
 		return
 	}
 	if len(decisions) > 0 {
-		l.watchTrainers(j)
+		l.processes.watchTrainers(j)
 	}
 }
 
@@ -410,7 +321,7 @@ func (l *controlLoop) sendAs(from schema.Member, name schema.JobName, run schema
 		l.server.log.Error("encode control", "job", name, "message", c.Name(), "err", err)
 		return
 	}
-	l.server.post(fabric.At(string(name), string(from), fabric.KindCtl, string(to)), frame)
+	l.server.publish(l.server.posts, fabric.At(string(name), string(from), fabric.KindCtl, string(to)), frame)
 }
 
 // free ends a job that this ps coordinates. Its name may be registered again when this returns.
@@ -423,20 +334,36 @@ func (l *controlLoop) free(j *job) {
 	l.history.remember(j, &outcome)
 	l.runEnded(j, &outcome)
 	if outcome.NextTrainers == 0 {
-		l.show(j, time.Now())
+		l.shown.add(j, time.Now())
 	}
 	if f := outcome.Failed; f != nil { // before a trainer was admitted
 		l.turnAway(j, &schema.Refused{Reason: "server_full", Text: f.Text})
 	}
-	l.takeWaiting(j) // of an end without a failure: they are repeated
-	l.noteWritten(j)
+	j.waiting = nil // of an end without a failure: they are repeated
+	j.noteWritten()
 }
 
-// noteWritten ends a job that is ending, once the version that it completed last is on the disk.
-func (l *controlLoop) noteWritten(j *job) {
-	if isClosed(j.writing) {
-		j.coordinator.Finish()
+// runEnded notes that a run of a job has ended, unless the job is to continue it.
+func (l *controlLoop) runEnded(j *job, outcome *coordinator.Outcome) {
+	folder, failed := &l.server.folder, outcome.Failed
+	if failed != nil && outcome.LacksQuorum {
+		l.successor.yielded[j.name] = l.server.now()
 	}
+	switch {
+	case j.notSaved != "":
+		return
+	case failed != nil && failed.Back:
+		folder.note(j.name, l.server.now())
+		if !l.server.byItself() {
+			folder.over(j.name, j.run, checkpoint.Leave)
+		}
+		return
+	}
+	note := checkpoint.End
+	if !outcome.Began {
+		note = checkpoint.Abandon
+	}
+	folder.over(j.name, j.run, note)
 }
 
 // drop takes a job out of the registry and has its shards released.
@@ -447,9 +374,60 @@ func (l *controlLoop) drop(j *job, outcome *coordinator.Outcome) {
 	}
 	l.server.registry.end(j.manifest.Name, endedRun{RunID: j.run, Joiners: outcome.Joiners})
 	l.releaseServers(j, outcome.Failed)
-	if a := l.shardsOf(j); a != nil {
-		l.release(a)
+	l.shards.release(l.shards.of(j.manifest.Name, j.run))
+}
+
+// complete completes a checkpoint whose parts all shards have written, on a goroutine, and removes older ones.
+func (l *controlLoop) complete(j *job, w *coordinator.Written) {
+	s := l.server
+	m := &checkpoint.Manifest{Format: checkpoint.Format, Job: j.manifest, Shards: len(w.Parts),
+		ID: checkpoint.ID{Epoch: w.Epoch, Run: j.run, Version: w.Version}, LR: w.LR, Here: w.Trainers, Created: s.now()}
+	for _, p := range w.Parts {
+		m.Parts = append(m.Parts, checkpoint.PartInfo{Shard: p.Shard, Bytes: p.Bytes, Checksum: p.Checksum})
 	}
+	if w.Base > 0 {
+		base := m.ID
+		base.Version = w.Base
+		m.Base = &checkpoint.Base{ID: base}
+	}
+	c := completedJob{job: j, written: w}
+	done := make(chan struct{})
+	j.writing = done
+	s.releasing.Go(func() {
+		c.err = s.folder.complete(m)
+		close(done)
+		select {
+		case l.completed <- c:
+		case <-l.done:
+		}
+	})
+}
+
+// tellCompleted notifies the coordinator, and clients that wait for a job that has ended meanwhile.
+func (l *controlLoop) tellCompleted(c *completedJob) {
+	now := l.server.now()
+	decisions := c.job.coordinator.Completed(now, c.written, c.err)
+	if name := c.job.manifest.Name; l.jobs[name] == c.job {
+		l.carryOut(c.job, decisions)
+	}
+	c.job.noteWritten()
+	l.shown.durable(c.job.run, c.job.coordinator.Telemetry(now).Durability)
+}
+
+// report leaves for the reporter what coordinators know. It is called at the end of each tick.
+func (l *controlLoop) report(now time.Time) {
+	p := &jobReports{when: now, refused: l.refused.lately(now)}
+	for _, j := range l.jobs.coordinated() {
+		if len(p.jobs) == schema.TelemetryJobsMax-endedShownMax {
+			break
+		}
+		p.jobs = append(p.jobs, j.telemetry(now))
+	}
+	l.shown = slices.DeleteFunc(l.shown, func(j schema.JobReport) bool {
+		return l.jobs.of(j.Name) != nil || now.Sub(time.UnixMilli(j.EndedMS)) > endedShown
+	})
+	p.jobs = append(p.jobs, l.shown...)
+	l.server.reporter.look(p)
 }
 
 // shuttingDown answers joins. It concerns this ps and no job: another ps, or the next process here, may admit them.
@@ -462,13 +440,13 @@ func (l *controlLoop) shutdown() {
 	if l.server.Err() != nil {
 		how = schema.EndFailed
 	}
-	l.tellDrainers(true)
-	for _, j := range l.coordinated() {
+	l.tellDrainers(true, l.drainers...)
+	for _, j := range l.jobs.coordinated() {
 		l.carryOut(j, j.coordinator.Restart(how, schema.Coordinator, why))
 	}
-	for _, a := range byName(l.assignments) {
-		l.tell(a, schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true, End: how}})
-		l.release(a)
+	for name, a := range byName(l.shards.jobs) {
+		l.tell(name, a.run, &schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true, End: how}})
+		l.shards.release(a)
 	}
 	l.report(l.server.now())
 	for _, j := range byName(l.jobs) {
@@ -476,41 +454,23 @@ func (l *controlLoop) shutdown() {
 	}
 	for {
 		select {
-		case m := <-l.messages:
-			l.taken(m)
+		case m := <-l.inbox.messages:
+			l.inbox.taken(m)
 			l.sendAway(m)
 		default:
-			l.publishStats()
+			l.snapshot.Store(statsOf(l.jobs, l.shards))
 			return
 		}
 	}
 }
 
-// forget takes it that all that was released is free. The goroutine has ended.
-func (l *controlLoop) forget() {
-	clear(l.leaving)
-	l.publishStats()
-}
-
-func (l *controlLoop) publishStats() {
-	stats := &Stats{}
-	for name, j := range l.coordinated() {
-		status := JobStatus{Status: j.coordinator.Status()}
-		if a := l.assignments[name]; a != nil {
-			status.Bytes = a.memory.Bytes()
-		}
-		stats.Jobs = append(stats.Jobs, status)
-	}
-	for _, a := range l.held() {
-		stats.Memory += a.memory.Bytes()
-	}
-	l.snapshot.Store(stats)
-}
+// jobTable is the jobs that this ps coordinates, acquires, or knows to be elsewhere: of each name the latest run.
+type jobTable map[schema.JobName]*job
 
 // coordinated goes through the jobs that this ps coordinates, by their names.
-func (l *controlLoop) coordinated() iter.Seq2[schema.JobName, *job] {
+func (t jobTable) coordinated() iter.Seq2[schema.JobName, *job] {
 	return func(yield func(schema.JobName, *job) bool) {
-		for name, j := range byName(l.jobs) {
+		for name, j := range byName(t) {
 			if j.coordinator != nil && !yield(name, j) {
 				return
 			}
@@ -518,16 +478,25 @@ func (l *controlLoop) coordinated() iter.Seq2[schema.JobName, *job] {
 	}
 }
 
-// job returns the job of a name that this ps coordinates; nil: it coordinates none.
-func (l *controlLoop) job(name schema.JobName) *job {
-	if j := l.jobs[name]; j != nil && j.coordinator != nil {
+// of returns the job of a name that this ps coordinates; nil: it coordinates none.
+func (t jobTable) of(name schema.JobName) *job {
+	if j := t[name]; j != nil && j.coordinator != nil {
+		return j
+	}
+	return nil
+}
+
+// addressed returns the job that a message is for: one that this ps coordinates, in the run that the frame names, or in
+// any run if the frame names none; nil: there is none. Messages reach a job by this alone.
+func (t jobTable) addressed(m *message) *job {
+	if j := t.of(m.job); j != nil && (m.head.Job == 0 || m.head.Job == j.run) {
 		return j
 	}
 	return nil
 }
 
 // byName goes through what there is of each job in the order of their names. What is taken out on the way is left out.
-func byName[V any](all map[schema.JobName]V) iter.Seq2[schema.JobName, V] {
+func byName[V any, M ~map[schema.JobName]V](all M) iter.Seq2[schema.JobName, V] {
 	return func(yield func(schema.JobName, V) bool) {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			if one, there := all[name]; there && !yield(name, one) {

@@ -3,19 +3,20 @@
 //
 // # Files
 //
-//   - Package coordinator decides about a job: who has joined, when it starts, who is late. deaths.go watches the
-//     processes of this machine for it, saving.go writes the versions that it requests, ended.go has ended runs, and
-//     restart.go chooses what an interrupted job restarts from.
+//   - Package coordinator decides about a job: who has joined, when it starts, who is late. job.go has the runs of jobs,
+//     also those that have ended, and watches the processes of this machine for them. restart.go chooses what an
+//     interrupted job restarts from.
+//   - control_loop.go is the goroutine of all coordinators. messages.go is what it reads. joins.go takes a join to its
+//     coordinator: the job is acquired, the shard servers answer, then trainers are admitted. replication.go has replicas
+//     kept, and hands jobs over; successor.go is the ps of a pair that may continue them.
 //   - registry.go and acquire.go connect this ps with others: which ps there are, which one coordinates which job, and
 //     which trainers took part in ended jobs. Only the registry waits for the control server, on its own goroutine.
-//   - joins.go takes a join to its coordinator: the job is acquired, the shard servers answer, then trainers are
-//     admitted. room.go decides whether there is memory for a job.
-//   - assignment.go and assignments.go run the shards of a job on this ps, for any coordinator. A coordinator and
-//     shards on one ps exchange the same messages as over the wire, within the control loop.
-//   - Package module runs what a shard hosts beside its rounds; modules.go passes frames to it. module_liveness.go
-//     decides whose contexts end.
+//   - hosting.go has the shards on this ps, for any coordinator, and decides whether there is memory for a job.
+//     assignment.go is those of one job. A coordinator and shards on one ps exchange the same messages as over the wire,
+//     within the control loop.
+//   - worker.go is the goroutine of one shard of one job, saving.go writes its part of a version. Package module runs what
+//     a shard hosts beside its rounds; modules.go passes frames to it.
 //   - server.go runs these parts and answers probes. links.go has the shards' connections, and receives frames.
-//     worker.go is the goroutine of one shard of one job, control_loop.go and messages.go that of all coordinators.
 //   - telemetry.go reports once a second, from what coordinators leave at each tick and shards answer, and receives the
 //     reports of others (Options.Telemetry). watch.go times a shard's rounds and kernels, because a shard has no clock.
 //

@@ -3,6 +3,7 @@ package ps
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -30,7 +31,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 			Text: fmt.Sprintf("job %s has ended, and had no place for this trainer before", m.job)}})
 		return
 	}
-	j := l.job(m.job)
+	j := l.jobs.of(m.job)
 	goesOn := false
 	if b := l.server.standby; b != nil && j == nil {
 		mine, refused := b.comes(m.job, request)
@@ -40,13 +41,15 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		}
 		goesOn = mine
 	}
-	if j == nil && !goesOn && l.mayContinueElsewhere(m.job) {
+	if j == nil && !goesOn && l.successor.mayContinue(m.job, l.server.standby.isSilent()) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(
 			fmt.Sprintf("job %s has lost its trainers here, and the ps that stands by is out of reach and may continue it. If "+
 				"that ps has ended: %s takeover %s", m.job, process.Invoked("ps"), m.job))}})
 		return
 	}
-	if request.Run != 0 && !request.Resume && !goesOn && !l.runs(m.job, request.Run) {
+	known := j != nil && j.run == request.Run ||
+		j == nil && (l.shards.of(m.job, request.Run) != nil || !l.server.registry.alone.Load())
+	if request.Run != 0 && !request.Resume && !goesOn && !known {
 		l.send(m.job, 0, m.from, schema.Control{Refused: coordinator.RunOver(m.job)})
 		return
 	}
@@ -60,7 +63,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		return // by who answers
 	}
 	if !m.checked {
-		if !l.manifests.offer(m) {
+		if !l.inbox.manifests.offer(m) {
 			l.server.counters.dropped.Add(1)
 		}
 		return // read comes back to it with what is found
@@ -76,16 +79,16 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 // takeover notes that an operator says that the ps of a job has ended, and answers why the job does not continue here;
 // empty: it does.
 func (l *controlLoop) takeover(name schema.JobName) string {
-	switch b := l.server.standby; {
-	case l.mayContinueElsewhere(name):
-		delete(l.yielded, name)
+	switch b, j := l.server.standby, l.jobs.of(name); {
+	case l.successor.mayContinue(name, b.isSilent()):
+		delete(l.successor.yielded, name)
 		return ""
-	case l.job(name) != nil && l.job(name).coordinator.Outcome().LacksQuorum:
-		l.job(name).coordinator.StandsNoMore()
+	case j != nil && j.coordinator.Outcome().LacksQuorum:
+		j.coordinator.StandsBy("")
 		return ""
 	case b != nil:
 		return b.takeover(name)
-	case l.job(name) != nil || l.coordinatedElsewhere(time.Now(), name):
+	case j != nil || l.coordinatedElsewhere(time.Now(), name):
 		return fmt.Sprintf("job %s runs: drain the ps that has it", name)
 	}
 	l.server.log.Warn("an operator continues a job here", "job", name, "why", "takeover")
@@ -100,17 +103,16 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 	if first {
 		j = &job{name: m.job, since: l.server.now()}
 	}
-	if slices.ContainsFunc(j.waiting, func(w *message) bool { return w.from == m.from }) || l.joins == joinsMax ||
-		l.joinBytes+m.bytes > checkingBytesMax {
+	joins, bytes := l.jobs.waiting()
+	if slices.ContainsFunc(j.waiting, func(w *message) bool { return w.from == m.from }) || joins == joinsMax ||
+		bytes+m.bytes > checkingBytesMax {
 		return
 	}
 	l.jobs[m.job] = j
 	j.waiting = append(j.waiting, m)
-	l.joins++
-	l.joinBytes += m.bytes
 	if first {
 		job, left := request.Job, trainersLeft{}
-		if l.server.interrupted.lately(m.job, l.server.now()) {
+		if l.server.folder.lately(m.job, l.server.now()) {
 			job, left = l.history.withTrainersLeft(job)
 		}
 		q := acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run, alone: goesOn,
@@ -130,20 +132,22 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 	}
 }
 
-// runs reports that a run of a job is known here, or may be known to another ps.
-func (l *controlLoop) runs(name schema.JobName, run schema.RunID) bool {
-	if j := l.job(name); j != nil {
-		return j.run == run
+// waiting returns how many joins wait for jobs, and the bytes of their frames.
+func (t jobTable) waiting() (joins, bytes int) {
+	for _, j := range t {
+		joins += len(j.waiting)
+		for _, m := range j.waiting {
+			bytes += m.bytes
+		}
 	}
-	a := l.assignments[name]
-	return a != nil && a.run == run || !l.server.registry.alone.Load()
+	return joins, bytes
 }
 
 // coordinatedElsewhere reports whether another ps is known to coordinate a job. A shard server of it hears that ps
 // every second, except when no ps can be heard: then, and some heartbeats longer, the registry may have lost
 // the job.
 func (l *controlLoop) coordinatedElsewhere(now time.Time, name schema.JobName) bool {
-	if a := l.assignments[name]; a != nil {
+	if a := l.shards.jobs[name]; a != nil {
 		patience := max(l.server.registry.lease, 4*tickEvery)
 		return a.coordinator.For(now) < patience || now.Sub(l.server.controlBack.get()) < patience
 	}
@@ -179,18 +183,87 @@ func (l *controlLoop) acquired(c acquisition) {
 	case c.err != nil:
 		l.giveUp(j, &schema.Refused{Reason: "server_full",
 			Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", j.name, c.err))})
-	case c.ended != nil:
-		l.joinAgain(j, c.ended)
+	case c.ended != nil: // joins of its trainers were repeated to a ps that was slow, and answered by another
+		waiting := j.takeWaiting()
+		l.giveUp(j, nil)
+		for _, m := range waiting {
+			if !tookPart(c.ended, m.from) { // have it acquired for them
+				l.join(m, m.control.Join)
+			}
+		}
 	case c.waits != "":
 		l.server.log.Warn("job waits for a trainer of it", "job", j.name, "text", c.waits)
 		l.giveUp(j, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(c.waits)})
 	case c.record == nil:
-		l.takeWaiting(j)
+		j.waiting = nil
 		j.state.Transition(coordinator.Ended)
 		j.elsewhere = time.Now().Add(l.server.registry.renewEvery())
 	default:
 		l.find(j, c)
 	}
+}
+
+// find collects the offers of an acquired job, and has it registered with the version that is chosen among them. If its
+// trainers rejoin, all ps are asked first which replicas they have of its run; the folder is read after that.
+func (l *controlLoop) find(j *job, c acquisition) {
+	j.move(coordinator.Locating, l.server.now())
+	j.offers = &offerRequest{acquired: c, since: l.server.now(), answers: map[string]schema.Kept{}}
+	if l.server.config.Replicas > 0 && c.back != 0 && c.resume {
+		self := l.server.ID()
+		j.offers.answers[self] = l.server.replicas.kept(c.back)
+		for i := range c.peers {
+			if id := c.peers[i].ID; id != self {
+				j.offers.asked = append(j.offers.asked, id)
+				l.send(c.job.Name, 0, schema.ServerMember(id), schema.Control{Query: &schema.Query{Run: c.back}})
+			}
+		}
+		time.AfterFunc(spreadWithin, func() { nudge(l.changed) })
+		time.AfterFunc(offersWithin, func() { nudge(l.changed) })
+	}
+	l.settleOffers(j)
+}
+
+// settleOffers locates the version of a job once all ps have answered, or the time for that is over.
+func (l *controlLoop) settleOffers(j *job) {
+	q := j.offers
+	if q == nil {
+		return
+	}
+	f := foundJob{acquisition: q.acquired}
+	for _, id := range slices.Sorted(maps.Keys(q.answers)) {
+		said := q.answers[id]
+		f.offers = append(f.offers, replicaOffers(&said)...)
+	}
+	waits := func(id string) bool { _, ok := q.answers[id]; return !ok }
+	complete, within := hasOffer(f.offers), offersWithin
+	if complete {
+		within = spreadWithin
+	}
+	if slices.ContainsFunc(q.asked, waits) && l.server.now().Sub(q.since) < within {
+		return
+	}
+	j.offers = nil
+	if !complete {
+		f.offers = nil
+	}
+	var heard []holder
+	for id, a := range q.answers {
+		heard = append(heard, holder{server: id, incarnation: a.Incarnation})
+	}
+	writing := l.history.writing(j.name) // its version is the newest
+	l.server.releasing.Go(func() {
+		if writing != nil {
+			<-writing
+		}
+		f.located, f.refused = l.server.locate(&f.acquisition, f.offers)
+		if f.refused == nil && f.located.fromReplica() {
+			f.refused = l.server.placeReplicas(&f, heard)
+		}
+		select {
+		case l.found <- f:
+		case <-l.done:
+		}
+	})
 }
 
 // register makes the coordinator of a job that this ps has acquired, and whose checkpoints have been looked for.
@@ -202,55 +275,31 @@ func (l *controlLoop) register(f *foundJob) {
 		l.giveUp(j, f.refused)
 		return
 	}
-	fitted := l.fitChunks(c.job, l.shardsHere(&c))
-	voters, refused := l.mayBegin(f, fitted)
+	here := c.shardsOn(l.server.ID())
+	fitted := l.shards.fitChunks(c.job, here)
+	voters, refused := l.shards.mayBegin(f, fitted)
 	if refused != nil {
 		if c.left.places > 0 && l.history.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
 		l.server.registry.end(name, endedRun{})
 		l.giveUp(j, refused)
-		l.runOver(name, c.record.RunID, checkpoint.Abandon)
+		l.server.folder.over(name, c.record.RunID, checkpoint.Abandon)
 		return
 	}
-	j.place(l.server, c, &f.located, fitted, l.window(fitted, l.shardsHere(&c), l.held()), voters)
+	j.place(l.server, c, &f.located, fitted, l.shards.window(fitted, here, l.shards.held()), voters)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.Telemetry(l.server.now()).Shards, "servers", len(c.servers))
-	if err := coordinator.CheckReplicas(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
+	grouped, err := l.server.config.grouped(), coordinator.CheckReplicas(j.manifest)
+	if err != nil && (grouped || l.successor.is != nil) {
 		l.server.log.Warn("no replica of the job is kept", "job", name, "err", err)
 	}
 	l.carryOut(j, j.coordinator.Assign(time.Now()))
-	l.watchTrainers(j)
-	l.watchServers(j)
+	l.processes.watchTrainers(j)
+	if err == nil && grouped {
+		l.processes.watchServers(j)
+	}
 	l.admitWaiting(j)
-}
-
-// mayBegin refuses a job that cannot begin here, and takes over one of the other ps, with the voters that takeOver
-// returns. A job without room here is not taken over: its replica stays.
-func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (voters []schema.Voter, refused *schema.Refused) {
-	c, b := &f.acquisition, l.server.standby
-	if refused = checkMessages(c.job, "this server", l.server.config.PayloadBytesMax); refused != nil {
-		return nil, refused
-	}
-	switch {
-	case !f.located.fromReplica():
-		refused = l.checkServers(c, fitted)
-	case b != nil: // else its ps say for themselves whether they have room
-		stays := l.server.replicas.yields(f.located.from.run)
-		refused = l.checkServers(c, fitted)
-		stays()
-		if refused != nil {
-			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
-		}
-	}
-	if refused != nil || b == nil || len(f.offers) == 0 {
-		return nil, refused
-	}
-	voters, ok := b.takeOver(c.job.Name, f.offers[0].run)
-	if !ok {
-		return nil, &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
-	}
-	return voters, nil
 }
 
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them
@@ -259,7 +308,7 @@ func (l *controlLoop) admitWaiting(j *job) {
 	if j.coordinator.State() == coordinator.Placing {
 		return
 	}
-	for _, m := range l.takeWaiting(j) {
+	for _, m := range j.takeWaiting() {
 		if l.jobs[j.name] == j && !tookPart(j.ended, m.from) {
 			l.admit(j, m, m.control.Join)
 		}
@@ -281,7 +330,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 			liveness.Rounded(since))
 	case j.coordinator != nil && j.coordinator.State() == coordinator.Placing:
 		text = fmt.Sprintf("%s is announced and has not answered for %s: it may be dead, which counts %s after its last "+
-			"sign; the job is registered without it then", j.coordinator.UnheardServer(),
+			"sign; the job is registered without it then", j.coordinator.Status().Unheard,
 			liveness.Rounded(since), l.server.registry.lease)
 	default:
 		return
@@ -304,36 +353,20 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 		return false
 	}
 	l.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
-	waiting := l.takeWaiting(j)
+	waiting := j.takeWaiting()
 	l.drop(j, &coordinator.Outcome{})
 	j.state.Transition(coordinator.Ended)
-	l.runOver(j.manifest.Name, j.run, checkpoint.Abandon)
+	l.server.folder.over(j.manifest.Name, j.run, checkpoint.Abandon)
 	for _, m := range waiting {
 		l.join(m, m.control.Join)
 	}
 	return true
 }
 
-// joinAgain ends a run that is not acquired, and drops the joins that wait for it and come from trainers of its earlier
-// runs: they were repeated to a ps that was slow, and answered by another. The others have the job acquired for them.
-func (l *controlLoop) joinAgain(j *job, ended []endedRun) {
-	waiting := l.takeWaiting(j)
-	l.giveUp(j, nil)
-	for _, m := range waiting {
-		if !tookPart(ended, m.from) {
-			l.join(m, m.control.Join)
-		}
-	}
-}
-
-// takeWaiting takes the joins for a job that wait.
-func (l *controlLoop) takeWaiting(j *job) []*message {
+// takeWaiting takes the joins that wait.
+func (j *job) takeWaiting() []*message {
 	waiting := j.waiting
 	j.waiting = nil
-	l.joins -= len(waiting)
-	for _, m := range waiting {
-		l.joinBytes -= m.bytes
-	}
 	return waiting
 }
 
@@ -343,7 +376,7 @@ func (l *controlLoop) giveUp(j *job, refused *schema.Refused) {
 	j.state.Transition(coordinator.Ended)
 	delete(l.jobs, j.name)
 	if refused == nil {
-		l.takeWaiting(j)
+		j.waiting = nil
 		return
 	}
 	l.turnAway(j, refused)
@@ -351,7 +384,7 @@ func (l *controlLoop) giveUp(j *job, refused *schema.Refused) {
 
 // turnAway refuses all that wait for a job.
 func (l *controlLoop) turnAway(j *job, refused *schema.Refused) {
-	for _, m := range l.takeWaiting(j) {
+	for _, m := range j.takeWaiting() {
 		if refused.Reason != schema.RefusedBusy {
 			l.joinRefused(j.name, m.from, m.control.Join.Host, refused)
 		}
@@ -365,4 +398,20 @@ func (l *controlLoop) sendAway(m *message) {
 		return
 	}
 	l.send(m.job, 0, m.from, schema.Control{Refused: &shuttingDown})
+}
+
+// joinRefused notes a refusal for the report. It logs it, and tells the trainers that wait for the job to start, where
+// note says so.
+func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
+	n, tell := l.refused.note(time.Now(), job, host, why)
+	if !tell {
+		return
+	}
+	l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
+		why.Text, "times", n)
+	if j := l.jobs.of(job); j != nil && j.coordinator.State().Gathers() {
+		told := *why
+		told.Text = fmt.Sprintf("a trainer on %s was refused: %s", host, why.Text)
+		l.send(job, j.run, schema.All, schema.Control{Refused: &told})
+	}
 }

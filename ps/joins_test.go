@@ -49,15 +49,16 @@ func TestFloodLeavesRoomForAcquisitions(t *testing.T) {
 	l := newControlLoop(s)
 	refusal := schema.EncodeRefusal(schema.Head{}, schema.ReasonDamaged, "x")
 	for range 10 {
-		l.receive(fabric.NewMessage(fabric.At("flood", "t0", fabric.KindCtl, string(schema.Coordinator)).String(), refusal))
+		l.inbox.receive(fabric.NewMessage(fabric.At("flood", "t0", fabric.KindCtl, string(schema.Coordinator)).String(), refusal))
 	}
-	l.jobs["wanted"], l.joins = &job{name: "wanted", waiting: []*message{{job: "wanted", from: "j-a",
-		control: &schema.Control{Join: &schema.Join{}}}}}, 1
+	l.jobs["wanted"] = &job{name: "wanted", waiting: []*message{{job: "wanted", from: "j-a",
+		control: &schema.Control{Join: &schema.Join{}}}}}
 	s.registry.results <- acquisition{job: shardtest.SmallJob("wanted", 1, 1), err: fabric.ErrLost}
 	s.registry.news <- registryNews{}
 	l.readAll(t.Context())
-	if len(l.messages)+len(s.registry.news) > 0 || l.joins > 0 {
-		t.Errorf("%d messages, %d joins and %d looks wait, want that all are read", len(l.messages), l.joins,
+	joins, _ := l.jobs.waiting()
+	if len(l.inbox.messages)+len(s.registry.news) > 0 || joins > 0 {
+		t.Errorf("%d messages, %d joins and %d looks wait, want that all are read", len(l.inbox.messages), joins,
 			len(s.registry.news))
 	}
 }

@@ -127,7 +127,7 @@ func TestVastJoinsHoldUpNoJob(t *testing.T) {
 	p := shardtest.New(t, shardtest.SmallJob("victim", 2, 2))
 	a, b := newMiniTrainer(t, s, p, "j-a"), newMiniTrainer(t, s, p, "j-b")
 	a.join()
-	f := s.loop.manifests
+	f := s.loop.inbox.manifests
 	eventually(t, "the manifest of the job is checked", func() bool { return f.checks.Load() == 1 })
 	gate, check := make(chan struct{}), f.check
 	f.check = func(job *schema.Job) *schema.Refused {

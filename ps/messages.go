@@ -2,10 +2,13 @@ package ps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/ps/coordinator"
 	"gradbus/schema"
@@ -38,13 +41,86 @@ func (m *message) decode() (*schema.Control, error) {
 	return m.control, m.invalid
 }
 
-// jobOf finds the job that a message is for: one that is registered here, in the run that the frame names; of a frame
-// without a run, in whichever. Messages reach a job by this alone.
-func (l *controlLoop) jobOf(m *message) (j *job, registered bool) {
-	if j = l.job(m.job); j != nil && (m.head.Job == 0 || m.head.Job == j.run) {
-		return j, true
+const (
+	// messagesMax and messageBytesMax bound what waits for the control loop: some seconds of heartbeats of the largest
+	// job, and the bodies of control messages, of up to 1 MiB. What finds it full is dropped; trainers repeat all of it.
+	messagesMax     = 4 * 4096
+	messageBytesMax = 32 << 20
+)
+
+// inbox holds what fabric's goroutines have received for coordinators until the control loop reads it.
+type inbox struct {
+	server    *Server
+	messages  chan *message // of which a place is small: few are ever taken
+	bytes     atomic.Int64  // of those in messages
+	manifests *manifests
+}
+
+func newInbox(s *Server) *inbox {
+	return &inbox{server: s, messages: make(chan *message, messagesMax), manifests: newManifests(s.config.checkManifest)}
+}
+
+// receive takes what comes in for coordinators. It never waits.
+func (in *inbox) receive(m fabric.Message) {
+	s := in.server
+	subject, err := m.Parse()
+	ofServer := err == nil && subject.Job == string(schema.TelemetryJob) && schema.Member(subject.From).IsServer()
+	if !ofServer && (err != nil || subject.From != string(schema.Coordinator)) { // those are our own, or nearly
+		s.counters.received(len(m.Data))
 	}
-	return nil, false
+	if err != nil {
+		s.counters.count(schema.ReasonMalformed)
+		return
+	}
+	view, err := schema.Verify(m.Data, s.limits)
+	if err != nil {
+		in.refuse(&subject, schema.Head{}, schema.Refusing(err))
+		return
+	}
+	head := view.Head()
+	if kindToken(head.Kind) != subject.Kind {
+		in.refuse(&subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind,
+			subject.Kind))
+		return
+	}
+	if head.Kind == schema.KindHeartbeat {
+		if s.reporter.receive(&subject, &view); ofServer {
+			return // a ps is no member of a job
+		}
+		view = schema.View{}
+	}
+	waits := &message{job: schema.JobName(subject.Job), from: schema.Member(subject.From), to: schema.Member(subject.To),
+		head: head, view: view, bytes: len(view.Bytes())}
+	switch large := waits.bytes > largeControlBytes && waits.from != schema.Coordinator && !waits.from.IsServer(); {
+	case large && !isJoiner(waits.from):
+		in.refuse(&subject, head, schema.Refuse(schema.ReasonOversized, "control message of %d bytes: want at most %d",
+			waits.bytes, largeControlBytes))
+	case large && !in.manifests.offer(waits), !large && !in.queue(waits):
+		s.counters.dropped.Add(1)
+	}
+}
+
+// queue has a message wait for the loop, and reports whether there is room.
+func (in *inbox) queue(m *message) bool {
+	if in.bytes.Add(int64(m.bytes)) <= messageBytesMax {
+		select {
+		case in.messages <- m:
+			return true
+		default:
+		}
+	}
+	in.taken(m)
+	return false
+}
+
+// taken gives back the room of a message that waits no more.
+func (in *inbox) taken(m *message) { in.bytes.Add(-int64(m.bytes)) }
+
+// refuse tells a sender in the coordinator's name why its frame went nowhere.
+func (in *inbox) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
+	if in.server.posts != nil {
+		in.server.refuseAs(in.server.posts, schema.Coordinator, subject, head, r)
+	}
 }
 
 // read takes a message to the coordinator it is for, or to the shards here.
@@ -53,13 +129,13 @@ func (l *controlLoop) read(ctx context.Context, m *message) {
 		l.readCoordinator(ctx, m)
 		return
 	}
-	_, registered := l.jobOf(m)
+	j := l.jobs.addressed(m)
 	var r *refusal
 	switch {
-	case registered && m.from == l.server.member: // what this ps says to itself stays here
-		l.forged(m)
+	case j != nil && m.from == l.server.member: // what this ps says to itself stays here
+		l.inbox.forged(m)
 		return
-	case registered && m.head.Job == 0 && !isJoiner(m.from):
+	case j != nil && m.head.Job == 0 && !isJoiner(m.from):
 		r = schema.Refuse(schema.ReasonForeignJob,
 			"%v frame of %s without a run id: want the one of job %s, which joined told", m.head.Kind, m.from, m.job)
 	case m.head.Kind == schema.KindHeartbeat:
@@ -78,13 +154,13 @@ func (l *controlLoop) read(ctx context.Context, m *message) {
 		return
 	}
 	subject := fabric.At(string(m.job), string(m.from), fabric.KindCtl, string(schema.Coordinator))
-	l.refuse(&subject, m.head, r)
+	l.inbox.refuse(&subject, m.head, r)
 }
 
 // refuseVersion tells a program that reads another protocol so, in the one message that all of them read: refused, with
 // no more than a reason and a text. Of a job that another ps coordinates, that one answers.
 func (l *controlLoop) refuseVersion(m *message, r *refusal) {
-	if l.job(m.job) == nil && l.coordinatedElsewhere(time.Now(), m.job) {
+	if l.jobs.of(m.job) == nil && l.coordinatedElsewhere(time.Now(), m.job) {
 		return
 	}
 	l.server.counters.count(r.Reason)
@@ -100,66 +176,27 @@ func (l *controlLoop) refuseVersion(m *message, r *refusal) {
 // isJoiner reports whether a name is one under which a trainer joins, rather than a member's.
 func isJoiner(name schema.Member) bool { return strings.HasPrefix(string(name), "j-") }
 
-// forged counts a message that cannot be its sender's: of the coordinator of a job that this ps coordinates, or where
-// no other ps is that could, or of this ps to itself. No answer is sent.
-func (l *controlLoop) forged(m *message) {
-	l.server.counters.count(schema.ReasonWrongSender)
-	l.server.logRefusal(string(m.job), string(m.from), schema.ReasonWrongSender,
+// forged counts a message that cannot be its sender's: of the coordinator of a job that this ps coordinates, or while no
+// other ps is known that could be one, or of this ps to itself. No answer is sent. A coordinator on a ps that has been
+// announced a moment ago repeats its own.
+func (in *inbox) forged(m *message) {
+	in.server.counters.count(schema.ReasonWrongSender)
+	in.server.logRefusal(string(m.job), string(m.from), schema.ReasonWrongSender,
 		"another process speaks for "+string(m.from)+", which is here")
-}
-
-// unverified is a message of a coordinator that came while no other ps was known that could be one.
-type unverified struct {
-	message message
-	looks   int // at who is announced, since
-}
-
-const (
-	// unverifiedMax bounds the messages that wait for a look at which ps are announced. A coordinator repeats its own.
-	unverifiedMax = 16
-	// unverifiedLooks is after how many looks without another ps a message counts as forged: one look may have begun
-	// before it came.
-	unverifiedLooks = 2
-)
-
-// verifyLater holds a message until it is known whether another ps has come a moment ago.
-func (l *controlLoop) verifyLater(m *message) {
-	if len(l.unverified) == unverifiedMax {
-		l.forged(m)
-		return
-	}
-	l.unverified = append(l.unverified, unverified{message: *m})
-}
-
-// verify reads the messages of coordinators that another ps can have sent. It is called after a look.
-func (l *controlLoop) verify(ctx context.Context) {
-	all := l.unverified
-	l.unverified = nil
-	for _, q := range all {
-		switch q.looks++; {
-		case !l.server.registry.alone.Load():
-			l.read(ctx, &q.message)
-		case q.looks == unverifiedLooks:
-			l.forged(&q.message)
-		default:
-			l.unverified = append(l.unverified, q)
-		}
-	}
 }
 
 // readCoordinator takes what a coordinator on another ps says to the shard servers of its job.
 func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 	head := &m.head
+	a := l.shards.of(m.job, head.Job)
 	if head.Kind == schema.KindHeartbeat {
-		l.hearCoordinator(m.job, head.Job)
+		if a != nil {
+			a.coordinator.Begin(time.Now())
+		}
 		return
 	}
-	if _, registered := l.jobOf(m); registered && head.Job != 0 {
-		l.forged(m)
-		return
-	}
-	if l.server.embedsControl() && l.server.registry.alone.Load() {
-		l.verifyLater(m)
+	if l.jobs.addressed(m) != nil && head.Job != 0 || l.server.embedsControl() && l.server.registry.alone.Load() {
+		l.inbox.forged(m)
 		return
 	}
 	control, err := m.decode()
@@ -167,27 +204,117 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 		l.server.log.Warn("word of a coordinator not understood", "job", m.job, "to", m.to, "err", err)
 		return
 	}
-	a := l.assignments[m.job]
 	switch {
 	case control.Query != nil:
-		l.answerKept(m, control.Query)
-		return
+		said := l.server.replicas.kept(control.Query.Run)
+		l.sendAs(l.server.member, m.job, said.Run, schema.Coordinator, schema.Control{Kept: &said})
 	case control.Keep != nil && control.Keep.Job == nil && !l.server.replicas.knows(head.Job):
-		return // it is for the ps that was here before
-	case control.Assign != nil && (a == nil || a.run != head.Job),
-		control.Keep != nil && !l.server.replicas.knows(head.Job):
-		l.askAbout(m, head.Job, control)
+		// it is for the ps that was here before
+	case control.Assign != nil && a == nil, control.Keep != nil && !l.server.replicas.knows(head.Job):
+		select { // the registry tells whether the coordinator may say so: see answered
+		case l.server.registry.assigns <- assignRequest{message: *m, run: head.Job, control: control}:
+		default:
+			l.server.counters.dropped.Add(1)
+		}
+	default:
+		l.readAsShardServer(ctx, m.job, head.Job, control)
+	}
+}
+
+// answered carries an assignment out that is the coordinator's.
+func (l *controlLoop) answered(ctx context.Context, q *assignRequest) {
+	switch {
+	case errors.Is(q.err, errForged):
+		l.server.counters.count(schema.ReasonWrongSender)
+		l.server.logRefusal(string(q.message.job), string(q.message.from), schema.ReasonWrongSender, q.err.Error())
+	case q.err != nil:
+		l.server.log.Warn("assignment put off, the registry cannot be read", "job", q.message.job, "err", q.err)
+	default:
+		l.readAsShardServer(ctx, q.message.job, q.run, q.control)
+	}
+}
+
+// readAsShardServer takes a message of a coordinator to its shard servers.
+func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName, run schema.RunID, c *schema.Control) {
+	switch {
+	case c.Failed != nil, c.Left != nil:
+		l.shards.release(l.shards.of(name, run))
+		l.server.replicas.ended(run, c.Failed != nil && c.Failed.Back)
+	case c.Keep != nil:
+		l.server.replicas.keep(name, run, c.Keep, l.shards.of(name, run))
+		l.shards.noteFree()
+		l.tellKept()
+	case c.Assign != nil:
+		if j := l.jobs.of(name); j != nil && j.run != run && l.shards.of(name, j.run) != nil {
+			return // two ps have registered the name; the registry says which of them
+		}
+		l.tell(name, run, l.shards.assign(ctx, name, run, c.Assign))
+	}
+}
+
+// tell sends a message about a run with shards here to its coordinator; nil is none.
+func (l *controlLoop) tell(name schema.JobName, run schema.RunID, c *schema.Control) {
+	if c == nil {
 		return
 	}
-	l.readAsShardServer(ctx, m.job, head.Job, control)
+	if j := l.jobs.of(name); j != nil && j.run == run {
+		l.local = append(l.local, localMessage{name, run, l.server.member, *c})
+		return
+	}
+	l.sendAs(l.server.member, name, run, schema.Coordinator, *c)
+}
+
+// localMessage goes between a coordinator and the shards on the same ps: it needs no wire. The control loop reads these
+// after whatever wrote them.
+type localMessage struct {
+	job     schema.JobName
+	run     schema.RunID
+	from    schema.Member // coordinator, or this ps
+	control schema.Control
+}
+
+// readLocal reads what this ps has written to itself.
+func (l *controlLoop) readLocal(ctx context.Context) {
+	for len(l.local) > 0 {
+		m := l.local[0]
+		l.local = l.local[1:]
+		j := l.jobs.of(m.job)
+		switch {
+		case j == nil || j.run != m.run: // has ended meanwhile
+		case m.from == schema.Coordinator:
+			l.readAsShardServer(ctx, m.job, m.run, &m.control)
+		default:
+			l.readFromShardServer(j, m.from, &m.control)
+		}
+	}
+	l.local = nil
+}
+
+// readFromShardServer is the coordinator's side. It reports whether the sender is a shard server of the job.
+func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.Control) bool {
+	var decisions []coordinator.Decision
+	var known bool
+	switch {
+	case c.Kept != nil:
+		decisions, known = j.coordinator.Kept(time.Now(), from, c.Kept), true
+	case c.Report != nil:
+		decisions, known = j.coordinator.Report(time.Now(), from, c.Report)
+	case c.Failed != nil:
+		decisions, known = j.coordinator.ShardServerFailed(from, c.Failed)
+	}
+	l.carryOut(j, decisions)
+	if known && l.jobs[j.name] == j {
+		l.admitWaiting(j)
+	}
+	return known
 }
 
 func (l *controlLoop) readHeartbeat(m *message) *refusal {
-	if a := l.assignments[m.job]; a != nil && a.run == m.head.Job {
+	if a := l.shards.of(m.job, m.head.Job); a != nil {
 		a.hearTrainer(m.from, time.Now())
 	}
-	j, registered := l.jobOf(m)
-	if !registered || m.head.Job == 0 {
+	j := l.jobs.addressed(m)
+	if j == nil || m.head.Job == 0 {
 		return l.answerEnded(m, m.head.Job)
 	}
 	decisions, known := j.coordinator.Heartbeat(time.Now(), m.from, &m.head)
@@ -201,9 +328,8 @@ func (l *controlLoop) readHeartbeat(m *message) *refusal {
 // answerEnded answers a message about a run that has ended, or is not known here.
 func (l *controlLoop) answerEnded(m *message, run schema.RunID) *refusal {
 	e := l.history.find(m, run)
-	a := l.assignments[m.job]
 	switch {
-	case e == nil && a != nil && a.run == run:
+	case e == nil && l.shards.of(m.job, run) != nil:
 		return nil // its coordinator is on another ps
 	case e == nil && !l.server.isAlone():
 		return nil // another ps may know more
@@ -220,7 +346,7 @@ func (l *controlLoop) answerEnded(m *message, run schema.RunID) *refusal {
 func (l *controlLoop) readControl(m *message) *refusal {
 	control, err := m.decode()
 	if err != nil {
-		l.noteForeign(m, err)
+		l.successor.noteForeign(m, err, l.server.now())
 		return schema.Refusing(err)
 	}
 	switch {
@@ -249,7 +375,6 @@ func (l *controlLoop) readControl(m *message) *refusal {
 
 // readJoin takes a join.
 func (l *controlLoop) readJoin(m *message, join *schema.Join) *refusal {
-	_, registered := l.jobOf(m)
 	switch {
 	case !isJoiner(m.from):
 		return schema.Refuse(schema.ReasonUnknownSender,
@@ -259,9 +384,9 @@ func (l *controlLoop) readJoin(m *message, join *schema.Join) *refusal {
 			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", join.Job.Name, m.job))}
 		l.joinRefused(m.job, m.from, join.Host, r)
 		l.send(m.job, 0, m.from, schema.Control{Refused: r})
-	case m.head.Job != 0 && !registered: // it waits for others of a run
+	case m.head.Job != 0 && l.jobs.addressed(m) == nil: // it waits for others of a run
 		e := l.history.find(m, m.head.Job) // where that has failed its session is told
-		if e != nil && e.failed == nil || l.job(m.job) != nil || e == nil && l.server.byItself() {
+		if e != nil && e.failed == nil || l.jobs.of(m.job) != nil || e == nil && l.server.byItself() {
 			l.send(m.job, 0, m.from, schema.Control{Refused: coordinator.RunOver(m.job)})
 		}
 	default:
@@ -273,8 +398,8 @@ func (l *controlLoop) readJoin(m *message, join *schema.Join) *refusal {
 // readForJob takes a control message for the coordinator of a job. Of one that is not registered here the sender is
 // told what has become of it, whatever the message says.
 func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
-	j, registered := l.jobOf(m)
-	if !registered {
+	j := l.jobs.addressed(m)
+	if j == nil {
 		return l.readOfEnded(m, c)
 	}
 	switch {
@@ -289,7 +414,7 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 	case c.Leaving != nil:
 		l.carryOut(j, j.coordinator.Leaving(m.from))
 	case c.Leave != nil:
-		if a := l.shardsOf(j); a != nil {
+		if a := l.shards.of(j.name, j.run); a != nil {
 			a.trainerLeft(m.from)
 		}
 		// its last one may be a second old; who is no member is told by Leave
@@ -310,9 +435,12 @@ func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 			l.send(m.job, m.head.Job, m.from, endOf(over.failed))
 		}
 		return nil
-	case c.Leave != nil:
-		l.leftSince(m, m.head.Job, c.Leave)
-	case c.ScaleLR == nil && c.LRTaken == nil && c.Leaving == nil:
+	case c.Leave != nil && l.jobs.of(m.job) == nil:
+		if e := l.history.leftSince(m, m.head.Job, c.Leave); e != nil {
+			l.server.folder.forget(e.name)
+			l.server.folder.over(e.name, e.run, checkpoint.End)
+		}
+	case c.Leave == nil && c.ScaleLR == nil && c.LRTaken == nil && c.Leaving == nil:
 		return notForCoordinator(c)
 	}
 	return l.answerEnded(m, m.head.Job)
@@ -321,4 +449,38 @@ func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 func notForCoordinator(c *schema.Control) *refusal {
 	return schema.Refuse(schema.ReasonMalformed,
 		"control %s: a coordinator takes join, leave, leaving, scale_lr, lr_taken, report and failed", c.Name())
+}
+
+// look takes what the registry has seen.
+func (l *controlLoop) look(n registryNews) {
+	if n.taken != nil {
+		l.server.log.Error("this ps has to end", "err", n.taken)
+		l.server.fail(n.taken)
+		return
+	}
+	if n.changed.run != 0 {
+		if j := l.jobs.of(n.changed.name); j != nil && j.run == n.changed.run {
+			l.carryOut(j, j.coordinator.Recorded(l.server.now(), n.changed.lr, n.changed.voters))
+		}
+		return
+	}
+	if j := l.jobs.of(n.stolen); n.stolen != "" && j != nil {
+		l.carryOut(j, j.coordinator.Fail(schema.Coordinator,
+			"another ps has taken the record of the job, while this one did not reach the control server"))
+	}
+	holders := n.servers // of replicas, if they say so
+	if !l.server.config.grouped() {
+		holders = l.successor.pair(&l.server.registry.self)
+	}
+	for name, j := range l.jobs.coordinated() {
+		if l.registerAnew(j, n.servers) {
+			continue
+		}
+		if i, how := j.findReplaced(n.servers, l.server.ID()); i >= 0 {
+			l.carryOut(j, j.coordinator.ShardServerGone(i, how))
+		}
+		if l.jobs[name] == j {
+			l.carryOut(j, j.coordinator.Peers(l.server.now(), peersOf(holders)))
+		}
+	}
 }

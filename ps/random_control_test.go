@@ -157,7 +157,7 @@ func TestRandomControlMessages(t *testing.T) {
 	assign, err := schema.EncodeControl(schema.Head{Job: 7, Generation: 1}, schema.Control{Assign: &schema.Assign{
 		Job: elsewhere, Serial: 1, Shards: 2, Own: []int{0, 1}, Cluster: []schema.Member{}, DeadlineMS: 600_000}})
 	must(t, err)
-	b.loop.receive(fabric.NewMessage("gradbus.v1.elsewhere.coordinator.ctl.p-b", assign))
+	b.loop.inbox.receive(fabric.NewMessage("gradbus.v1.elsewhere.coordinator.ctl.p-b", assign))
 	eventually(t, "shards are here", func() bool { return b.runHere("elsewhere") == 7 })
 	r := &randomControls{Rand: rand.New(rand.NewPCG(seed, 1)),
 		jobs:    []string{"here", "elsewhere", "kept", "over", "nowhere", "ps"},
@@ -169,18 +169,18 @@ func TestRandomControlMessages(t *testing.T) {
 			msg := r.message(t, i)
 			switch at, err := msg.Parse(); {
 			case err == nil && at.To == string(b.member):
-				b.loop.receive(msg)
+				b.loop.inbox.receive(msg)
 			case err == nil && at.To == string(by.member):
 				by.standby.hear(msg)
 			default:
-				s.loop.receive(msg)
+				s.loop.inbox.receive(msg)
 			}
 			if jobs := s.Stats().Jobs; len(jobs) > 0 {
 				r.runs[1] = jobs[0].RunID
 			}
 		}
 	}
-	eventually(t, "all are read", func() bool { return len(s.loop.messages)+len(b.loop.messages) == 0 })
+	eventually(t, "all are read", func() bool { return len(s.loop.inbox.messages)+len(b.loop.inbox.messages) == 0 })
 	reasons := s.Stats().Reasons
 	for reason, n := range reasons {
 		if n > 0 {

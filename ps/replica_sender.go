@@ -322,3 +322,11 @@ func (m *replicaSender) sendFrame(ctx context.Context, f *schema.Frame, v schema
 	}
 	return nil
 }
+
+// unmirror ends sending what the shards here have.
+func (a *assignment) unmirror() {
+	if a.mirroring != nil {
+		a.mirroring.stop()
+		a.mirroring = nil
+	}
+}

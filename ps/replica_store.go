@@ -14,7 +14,6 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/liveness"
 	"gradbus/internal/process"
-	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard"
 )
@@ -118,7 +117,7 @@ func (k *replicaStore) begin(name schema.JobName, run schema.RunID, job *schema.
 		k.fail(r, fmt.Errorf("manifest of job %s told as job %s", job.Name, name))
 		return r
 	}
-	if refused := k.server.checkManifest(job); refused != nil {
+	if refused := k.server.config.checkManifest(job); refused != nil {
 		k.fail(r, errors.New(refused.Text))
 		return r
 	}
@@ -132,7 +131,7 @@ func (k *replicaStore) begin(name schema.JobName, run schema.RunID, job *schema.
 		return r
 	}
 	need := MemoryOf(s.config, job, len(r.own), told.Shards)
-	if err := s.fits(name, need, k.promised()); err != nil {
+	if err := k.fits(name, need); err != nil {
 		k.fail(r, err)
 		return r
 	}
@@ -190,7 +189,7 @@ func (k *replicaStore) build(ctx context.Context, r *replicaJob, shards int, mem
 	k.mu.Lock()
 	r.ready, r.changed = true, true
 	k.mu.Unlock()
-	s.loop.tellSoon()
+	nudge(s.loop.changed)
 	ticker := time.NewTicker(fabric.AckDelayMax / 3)
 	defer ticker.Stop()
 	for {
@@ -247,7 +246,7 @@ func (k *replicaStore) listen(ctx context.Context, r *replicaJob, t *replicaSour
 
 // take adds a frame of a replica, and reports whether another function releases it.
 func (k *replicaStore) take(r *replicaJob, t *replicaSource, m *fabric.Message) bool {
-	subject, view, ok := k.server.readState(m)
+	subject, view, ok := k.readState(m)
 	if !ok {
 		return false
 	}
@@ -267,7 +266,7 @@ func (k *replicaStore) take(r *replicaJob, t *replicaSource, m *fabric.Message) 
 	whole, err := r.state.Take(at, &view, m.Lease())
 	if k.fail(r, err); whole {
 		r.changed = true
-		k.server.loop.tellSoon()
+		nudge(k.server.loop.changed)
 	}
 	return true
 }
@@ -279,7 +278,7 @@ func (k *replicaStore) fail(r *replicaJob, err error) {
 	}
 	r.failure, r.changed = schema.ClipFailure(err.Error()), true
 	k.server.log.Warn("shards of a job are not kept", "job", r.job.Name, "err", err)
-	k.server.loop.tellSoon()
+	nudge(k.server.loop.changed)
 }
 
 // acknowledge tells who tells what has come, where that is due. mu is held.
@@ -390,7 +389,7 @@ func (k *replicaStore) tellOf(run schema.RunID) {
 		r.changed = true
 	}
 	k.mu.Unlock()
-	k.server.loop.tellSoon()
+	nudge(k.server.loop.changed)
 }
 
 // changes are the runs of which coordinators are to be told something.
@@ -561,14 +560,14 @@ func newReceiver() receiver {
 const pieceFrameBytes = 1<<20 + 64<<10
 
 // readState reads a message as a frame of a series; ok is false of any other.
-func (s *Server) readState(m *fabric.Message) (subject fabric.Subject, view schema.View, ok bool) {
+func (k *replicaStore) readState(m *fabric.Message) (subject fabric.Subject, view schema.View, ok bool) {
 	subject, err := m.Parse()
 	if err != nil {
 		return subject, view, false
 	}
-	view, err = schema.Verify(m.Data, s.limits)
+	view, err = schema.Verify(m.Data, k.server.limits)
 	if err != nil || view.Head().Kind != schema.KindState {
-		s.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
+		k.server.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
 		return subject, view, false
 	}
 	return subject, view, true
@@ -592,9 +591,11 @@ func (in *receiver) acknowledge(s *Server, conn *fabric.Conn, name schema.JobNam
 	s.publish(conn, fabric.At(string(name), string(s.member), fabric.KindAck, string(to)), in.ack.Seal())
 }
 
-// fits says why there is no room for what a job needs that is kept for another ps, beside what is promised to others.
-func (s *Server) fits(name schema.JobName, need Memory, promised int64) error {
-	free := s.config.MemoryBytesMax - promised
+// fits says why there is no room for what a job needs that is kept for another ps, beside what is promised to others. mu is
+// held.
+func (k *replicaStore) fits(name schema.JobName, need Memory) error {
+	s := k.server
+	free := s.config.MemoryBytesMax - k.promised()
 	for _, a := range *s.jobs.Load() {
 		free -= a.memory.Bytes()
 	}
@@ -655,107 +656,4 @@ func (k *replicaStore) held(r *replicaJob) schema.HeldReport {
 		h.Lost = "its run has ended, and its trainers are awaited"
 	}
 	return h
-}
-
-// readKeep takes the word of a coordinator that shards are to be kept.
-func (l *controlLoop) readKeep(name schema.JobName, run schema.RunID, keep *schema.Keep) {
-	a := l.assignments[name]
-	if a != nil && a.run != run {
-		a = nil
-	}
-	l.server.replicas.keep(name, run, keep, a)
-	l.server.freeBytes.Store(l.freeBytes(l.held()))
-	l.tellKept()
-}
-
-// tellKept tells coordinators what has changed of what is kept here.
-func (l *controlLoop) tellKept() {
-	for _, said := range l.server.replicas.changes() {
-		name, run := l.server.replicas.jobOf(said.Run), said.Run
-		if a := l.assignments[name]; a != nil && a.run == run && a.mirroring != nil {
-			said.Missed, said.Begun = schema.Version(a.mirroring.missed.Load()), a.mirroring.begun()
-			said.TookMS = time.Duration(a.mirroring.took.Load()).Milliseconds()
-			said.Bytes = a.mirroring.bytes.Load()
-		}
-		if j := l.job(name); j != nil && j.run == run {
-			l.local = append(l.local, localMessage{name, run, l.server.member, schema.Control{Kept: &said}})
-			continue
-		}
-		if !l.server.standby.sayKept(name, &said) {
-			l.sendAs(l.server.member, name, run, schema.Coordinator, schema.Control{Kept: &said})
-		}
-	}
-}
-
-// heardKept takes what another ps keeps.
-func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
-	if schema.ServerMember(said.Server) != m.from {
-		l.forged(m)
-		return
-	}
-	l.receiveOffer(l.jobs[m.job], said)
-	if j := l.job(m.job); j != nil && j.run == said.Run {
-		if a := l.shardsOf(j); a != nil && a.mirroring != nil { // they have gone on since this ps has said so itself
-			said.Begun = max(said.Begun, a.mirroring.begun())
-		}
-		decisions := j.coordinator.Kept(l.server.now(), m.from, said)
-		l.tellStandby(l.server.now(), false) // trainers, before others hear that they could go on with the job
-		l.carryOut(j, decisions)
-	}
-}
-
-// coordinatorEnded records that the process of a run's coordinator has ended. No other ps can tell its trainers to
-// rejoin.
-func (l *controlLoop) coordinatorEnded(run schema.RunID) {
-	if l.server.standby.processEnded(run) {
-		return
-	}
-	name, incarnation := l.server.replicas.lost(run)
-	if name == "" {
-		return
-	}
-	l.server.registry.gone(incarnation)
-	if a := l.assignments[name]; a != nil && a.run == run {
-		l.release(a)
-	}
-	if j := l.jobs[name]; j != nil && j.state == coordinator.Ended {
-		delete(l.jobs, name)
-	}
-	const why = "the ps that coordinates the job has ended"
-	l.server.log.Warn(why, "job", name)
-	failed := &schema.Failed{Member: schema.Coordinator, Text: why, Back: true}
-	l.send(name, run, schema.All, schema.Control{Failed: failed})
-}
-
-// answerKept says what this ps keeps of a run.
-func (l *controlLoop) answerKept(m *message, query *schema.Query) {
-	said := l.server.replicas.kept(query.Run)
-	l.sendAs(l.server.member, m.job, said.Run, schema.Coordinator, schema.Control{Kept: &said})
-}
-
-// releaseServers takes it that a run of a job that this ps coordinates is over, for all who have its shards, or keep
-// them.
-func (l *controlLoop) releaseServers(j *job, failed *schema.Failed) {
-	var all []schema.Member
-	for i := range j.servers {
-		all = append(all, schema.ServerMember(j.servers[i].ID))
-	}
-	all = append(all, j.coordinator.Replicas(l.server.now()).Members...)
-	slices.Sort(all)
-	for _, member := range slices.Compact(all) {
-		switch {
-		case member != l.server.member:
-			l.send(j.manifest.Name, j.run, member, endOf(failed))
-		default:
-			l.server.replicas.ended(j.run, failed != nil && failed.Back)
-		}
-	}
-}
-
-// endOf returns the message that tells the end of a run.
-func endOf(failed *schema.Failed) schema.Control {
-	if failed != nil {
-		return schema.Control{Failed: failed}
-	}
-	return schema.Control{Left: &schema.Left{}}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -177,36 +178,98 @@ func assignShards(of *offer, offers []offer) ([]holder, error) {
 // resumeWindow is the time after a restart within which a join to an interrupted job counts as a rejoin.
 const resumeWindow = time.Minute
 
-// interruptedRuns is when runs have ended here that jobs are to continue, by job.
-type interruptedRuns struct {
-	mu sync.Mutex // a leaf
-	at map[schema.JobName]time.Time
+// checkpointFolder is the folder of checkpoints, beside the parts that shards write there: which runs of jobs are under
+// way, and which versions are durable. It knows which runs have ended here lately that jobs are to continue. It is safe
+// for concurrent use.
+type checkpointFolder struct {
+	dir   string // empty: nothing is written
+	keep  int    // versions of a job
+	log   *slog.Logger
+	later *sync.WaitGroup // of what is written at the end of a run
+
+	completing sync.Mutex // one checkpoint is completed at a time
+	noting     sync.Mutex // of which runs are under way; a leaf
+	mu         sync.Mutex // a leaf
+	ended      map[schema.JobName]time.Time
 }
 
-// note notes that a run has ended now.
-func (r *interruptedRuns) note(name schema.JobName, now time.Time) {
+// note notes that a run that its job is to continue has ended now.
+func (r *checkpointFolder) note(name schema.JobName, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.at, func(_ schema.JobName, at time.Time) bool { return now.Sub(at) > resumeWindow })
-	if r.at == nil {
-		r.at = map[schema.JobName]time.Time{}
+	maps.DeleteFunc(r.ended, func(_ schema.JobName, at time.Time) bool { return now.Sub(at) > resumeWindow })
+	if r.ended == nil {
+		r.ended = map[schema.JobName]time.Time{}
 	}
-	r.at[name] = now
+	r.ended[name] = now
 }
 
 // forget notes that a job does not continue.
-func (r *interruptedRuns) forget(name schema.JobName) {
+func (r *checkpointFolder) forget(name schema.JobName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.at, name)
+	delete(r.ended, name)
 }
 
 // lately reports whether a run of a job has ended within resumeWindow.
-func (r *interruptedRuns) lately(name schema.JobName, now time.Time) bool {
+func (r *checkpointFolder) lately(name schema.JobName, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at, ended := r.at[name]
+	at, ended := r.ended[name]
 	return ended && now.Sub(at) <= resumeWindow
+}
+
+// begin notes in the folder that a run begins. A broken disk stops no training.
+func (r *checkpointFolder) begin(c *acquisition, f *located) {
+	job := c.job
+	switch {
+	case errors.Is(f.not, errNoFolder):
+		if f.from == nil && job.Rewinds() && job.Policy != schema.PolicyFail {
+			r.log.Warn("no checkpoint folder: a lost trainer or ps ends the job", "job", job.Name, "want", "--checkpoint-dir")
+		}
+		return
+	case f.not != nil:
+		r.log.Warn("no version of the job is written", "job", job.Name, "err", f.not)
+		return
+	}
+	r.noting.Lock()
+	defer r.noting.Unlock()
+	err := checkpoint.Begin(r.dir, job.Name, c.record.RunID, f.since, job.Trainers, f.runs...)
+	if err != nil {
+		r.log.Error("begin of the job not noted: a restarted ps will not know of it", "job", job.Name, "err", err)
+	}
+}
+
+// over notes that a run has ended, by checkpoint.End, by checkpoint.Abandon if it had not begun, or by checkpoint.Leave if
+// the job is to continue it. It does not wait for the disk.
+func (r *checkpointFolder) over(name schema.JobName, run schema.RunID,
+	note func(dir string, job schema.JobName, run schema.RunID) error) {
+	if r.dir == "" {
+		return
+	}
+	r.later.Go(func() {
+		r.noting.Lock()
+		defer r.noting.Unlock()
+		if err := note(r.dir, name, run); err != nil {
+			r.log.Warn("the end of the job is not noted", "job", name, "err", err)
+		}
+	})
+}
+
+// complete makes a version durable, and removes older ones.
+func (r *checkpointFolder) complete(m *checkpoint.Manifest) error {
+	r.completing.Lock()
+	defer r.completing.Unlock()
+	log := r.log.With("job", m.Job.Name, "version", uint64(m.ID.Version))
+	if err := checkpoint.Complete(r.dir, m); err != nil {
+		log.Error("version is not durable", "err", err)
+		return err
+	}
+	log.Info("version is durable", "bytes", bytesOf(m), "checkpoint", m.ID.String(), "increments", len(m.Chain())-1)
+	if _, err := checkpoint.Prune(r.dir, m.Job.Name, r.keep); err != nil {
+		log.Warn("older checkpoints are not removed", "err", err)
+	}
+	return nil
 }
 
 // offersWithin bounds the wait for the replicas of other ps: one of them may be the lost one.
@@ -231,79 +294,14 @@ type foundJob struct {
 	refused *schema.Refused
 }
 
-// find collects the offers of an acquired job, and has it registered with the version that is chosen among them. If its
-// trainers rejoin, all ps are asked first which replicas they have of its run; the folder is read after that.
-func (l *controlLoop) find(j *job, c acquisition) {
-	j.move(coordinator.Locating, l.server.now())
-	j.offers = &offerRequest{acquired: c, since: l.server.now(), answers: map[string]schema.Kept{}}
-	if l.server.config.Replicas > 0 && c.back != 0 && c.resume {
-		self := l.server.ID()
-		j.offers.answers[self] = l.server.replicas.kept(c.back)
-		for i := range c.peers {
-			if id := c.peers[i].ID; id != self {
-				j.offers.asked = append(j.offers.asked, id)
-				l.send(c.job.Name, 0, schema.ServerMember(id), schema.Control{Query: &schema.Query{Run: c.back}})
-			}
-		}
-		time.AfterFunc(spreadWithin, l.tellSoon)
-		time.AfterFunc(offersWithin, l.tellSoon)
+// answer notes the replicas that another ps has of a run, and reports whether they were asked for.
+func (q *offerRequest) answer(said *schema.Kept) bool {
+	if q == nil || !slices.Contains(q.asked, said.Server) ||
+		!slices.Contains(append(said.Runs, said.Run), q.acquired.back) {
+		return false
 	}
-	l.settleOffers(j)
-}
-
-// receiveOffer notes the replicas that another ps has of a run, if they were asked for.
-func (l *controlLoop) receiveOffer(j *job, said *schema.Kept) {
-	if j == nil || j.offers == nil {
-		return
-	}
-	q := j.offers
-	if slices.Contains(q.asked, said.Server) && slices.Contains(append(said.Runs, said.Run), q.acquired.back) {
-		q.answers[said.Server] = *said
-		l.settleOffers(j)
-	}
-}
-
-// settleOffers locates the version of a job once all ps have answered, or the time for that is over.
-func (l *controlLoop) settleOffers(j *job) {
-	q := j.offers
-	if q == nil {
-		return
-	}
-	f := foundJob{acquisition: q.acquired}
-	for _, id := range slices.Sorted(maps.Keys(q.answers)) {
-		said := q.answers[id]
-		f.offers = append(f.offers, replicaOffers(&said)...)
-	}
-	waits := func(id string) bool { _, ok := q.answers[id]; return !ok }
-	complete, within := hasOffer(f.offers), offersWithin
-	if complete {
-		within = spreadWithin
-	}
-	if slices.ContainsFunc(q.asked, waits) && l.server.now().Sub(q.since) < within {
-		return
-	}
-	j.offers = nil
-	if !complete {
-		f.offers = nil
-	}
-	var heard []holder
-	for id, a := range q.answers {
-		heard = append(heard, holder{server: id, incarnation: a.Incarnation})
-	}
-	writing := l.history.writing(j.name) // its version is the newest
-	l.server.releasing.Go(func() {
-		if writing != nil {
-			<-writing
-		}
-		f.located, f.refused = l.server.locate(&f.acquisition, f.offers)
-		if f.refused == nil && f.located.fromReplica() {
-			f.refused = l.server.placeReplicas(&f, heard)
-		}
-		select {
-		case l.found <- f:
-		case <-l.done:
-		}
-	})
+	q.answers[said.Server] = *said
+	return true
 }
 
 // placeReplicas has the run that begins with replicas have its shards where these are, and its record say so.
@@ -384,7 +382,7 @@ func (s *Server) locate(c *acquisition, offers []offer) (f located, refused *sch
 		return f, refused
 	}
 	if !prior.resume {
-		s.noteRun(c, &f)
+		s.folder.begin(c, &f)
 		return f, nil
 	}
 	from, damaged, err := s.chooseVersion(c, offers, &prior, f.not)
@@ -392,7 +390,7 @@ func (s *Server) locate(c *acquisition, offers []offer) (f located, refused *sch
 	case !prior.asked && errors.Is(err, checkpoint.ErrOther):
 		s.log.Warn("job begins again from version 0: its settings differ from those of the interrupted run", "job",
 			c.job.Name, "err", err)
-		s.noteRun(c, &f)
+		s.folder.begin(c, &f)
 		return f, nil
 	case errors.Is(err, errNoOffer) && damaged == 0 && prior.runs != nil:
 		err = nil
@@ -417,7 +415,7 @@ func (s *Server) locate(c *acquisition, offers []offer) (f located, refused *sch
 		}
 	}
 	if refused == nil {
-		s.noteRun(c, &f)
+		s.folder.begin(c, &f)
 	}
 	return f, refused
 }
@@ -566,29 +564,8 @@ func (s *Server) lacksOthers(c *acquisition, from *offer) *schema.Refused {
 // time ago, or the run has ended a short time ago. Another ps may have noted that, in the same folder.
 func (s *Server) mayContinue(job *schema.Job, lost *checkpoint.Lost) bool {
 	now := s.now()
-	lately := s.interrupted.lately(job.Name, now) || !s.byItself() && now.Sub(lost.At).Abs() <= resumeWindow
+	lately := s.folder.lately(job.Name, now) || !s.byItself() && now.Sub(lost.At).Abs() <= resumeWindow
 	return job.Policy != schema.PolicyFail && (now.Sub(s.started) <= resumeWindow || lately)
-}
-
-// noteRun notes in the folder that a run begins. A broken disk stops no training.
-func (s *Server) noteRun(c *acquisition, f *located) {
-	job := c.job
-	switch {
-	case errors.Is(f.not, errNoFolder):
-		if f.from == nil && job.Rewinds() && job.Policy != schema.PolicyFail {
-			s.log.Warn("no checkpoint folder: a lost trainer or ps ends the job", "job", job.Name, "want", "--checkpoint-dir")
-		}
-		return
-	case f.not != nil:
-		s.log.Warn("no version of the job is written", "job", job.Name, "err", f.not)
-		return
-	}
-	s.noting.Lock()
-	defer s.noting.Unlock()
-	err := checkpoint.Begin(s.config.Checkpoints.Dir, job.Name, c.record.RunID, f.since, job.Trainers, f.runs...)
-	if err != nil {
-		s.log.Error("begin of the job not noted: a restarted ps will not know of it", "job", job.Name, "err", err)
-	}
 }
 
 // byItself reports that no other ps can share jobs with this one.
@@ -597,59 +574,4 @@ func (s *Server) byItself() bool { return s.config.NATS == "" && s.config.Contro
 // isAlone reports that no other ps is there: it cannot be, or has not been announced by now.
 func (s *Server) isAlone() bool {
 	return s.byItself() || s.registry.alone.Load() && s.now().Sub(s.started) > 2*s.registry.renewEvery()
-}
-
-// runEnded notes that a run of a job has ended, unless the job is to continue it.
-func (l *controlLoop) runEnded(j *job, outcome *coordinator.Outcome) {
-	failed := outcome.Failed
-	if failed != nil && outcome.LacksQuorum {
-		l.yielded[j.manifest.Name] = l.server.now()
-	}
-	switch {
-	case !j.coordinator.WritesVersions():
-		return
-	case failed != nil && failed.Back:
-		l.server.interrupted.note(j.manifest.Name, l.server.now())
-		if !l.server.byItself() {
-			l.runOver(j.manifest.Name, j.run, checkpoint.Leave)
-		}
-		return
-	}
-	note := checkpoint.End
-	if !outcome.Began {
-		note = checkpoint.Abandon
-	}
-	l.runOver(j.manifest.Name, j.run, note)
-}
-
-// mayContinueElsewhere reports whether a job has ended here while the ps that stands by was not heard, and has not been
-// heard since: it may continue the job with the trainers that were lost.
-func (l *controlLoop) mayContinueElsewhere(name schema.JobName) bool {
-	at, ended := l.yielded[name]
-	if !ended {
-		return false
-	}
-	b, is := l.server.standby, l.follower
-	if is == nil || !is.heard.Since().After(at) || b != nil && b.isSilent() {
-		return true
-	}
-	clear(l.yielded)
-	return false
-}
-
-// runOver notes that a run has ended, by checkpoint.End, by checkpoint.Abandon if it had not begun, or by
-// checkpoint.Leave if the job is to continue it.
-func (l *controlLoop) runOver(name schema.JobName, run schema.RunID,
-	note func(dir string, job schema.JobName, run schema.RunID) error) {
-	s := l.server
-	if s.config.Checkpoints.Dir == "" {
-		return
-	}
-	s.releasing.Go(func() {
-		s.noting.Lock()
-		defer s.noting.Unlock()
-		if err := note(s.config.Checkpoints.Dir, name, run); err != nil {
-			s.log.Warn("the end of the job is not noted", "job", name, "err", err)
-		}
-	})
 }

@@ -38,38 +38,37 @@ const (
 // Server is a running parameter server: an embedded NATS server, and the shards and coordinators of any number of jobs.
 // It is safe for concurrent use.
 type Server struct {
-	config      Config
-	process     string // this one, as trainers name theirs
-	started     time.Time
-	noting      sync.Mutex // of which runs are under way; a leaf
-	interrupted interruptedRuns
-	log         *slog.Logger
-	limitHeap   func(bytes int64) // may be nil
-	rounds      func(RoundTimes)  // may be nil
-	backend     cuda.Backend
-	bus         *fabric.Bus                              // nil is TCP
-	journal     func(schema.JobName, int, shard.Journal) // may be nil
-	fit         func() error                             // may be nil
-	dense       module.Dense                             // opened when the first module is hosted
-	closes      bool                                     // the backend is ours to close
-	nats        *fabric.Server                           // of this process: data, and control where Config.NATS is empty
-	links       *links                                   // to it, of shards
-	buffers     *fabric.Buffers                          // of links
-	control     *fabric.Control                          // where members, jobs and the other ps are heard of
-	posts       *sender                                  // to it
-	registry    *registry
-	standby     *standby // nil: this ps stands by for no other
-	replicas    *replicaStore
-	lease       time.Duration    // of our lease record
-	clock       func() time.Time // nil is time.Now
-	dialing     func(context.Context, int) error
-	member      schema.Member // p-{id}
-	limits      schema.Limits
-	counters    counters
-	unroutable  *rate.Limiter // of refusals that belong to no job
-	loop        *controlLoop
-	reporter    *reporter
-	ended       endedShards
+	config     Config
+	process    string // this one, as trainers name theirs
+	started    time.Time
+	folder     checkpointFolder
+	log        *slog.Logger
+	limitHeap  func(bytes int64) // may be nil
+	rounds     func(RoundTimes)  // may be nil
+	backend    cuda.Backend
+	bus        *fabric.Bus                              // nil is TCP
+	journal    func(schema.JobName, int, shard.Journal) // may be nil
+	fit        func() error                             // may be nil
+	dense      module.Dense                             // opened when the first module is hosted
+	closes     bool                                     // the backend is ours to close
+	nats       *fabric.Server                           // of this process: data, and control where Config.NATS is empty
+	links      *links                                   // to it, of shards
+	buffers    *fabric.Buffers                          // of links
+	control    *fabric.Control                          // where members, jobs and the other ps are heard of
+	posts      *sender                                  // to it
+	registry   *registry
+	standby    *standby // nil: this ps stands by for no other
+	replicas   *replicaStore
+	lease      time.Duration    // of our lease record
+	clock      func() time.Time // nil is time.Now
+	dialing    func(context.Context, int) error
+	member     schema.Member // p-{id}
+	limits     schema.Limits
+	counters   counters
+	unroutable *rate.Limiter // of refusals that belong to no job
+	loop       *controlLoop
+	reporter   *reporter
+	ended      endedShards
 
 	// jobs is the lookup table of receiving goroutines. Only the control loop replaces it.
 	jobs atomic.Pointer[map[schema.JobName]*assignment]
@@ -83,7 +82,6 @@ type Server struct {
 	freeBytes   atomic.Int64   // of memory, promised to no job
 	own         []*link        // of the shard numbers of jobs that are on this ps alone
 	releasing   sync.WaitGroup // of jobs whose shards end, and of what waits for the disk
-	completing  sync.Mutex     // one checkpoint is completed at a time
 
 	end     context.CancelCauseFunc
 	running context.Context // ends with the server; the cause is what Err gives
@@ -139,6 +137,8 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	if config.Peer != "" {
 		s.standby = newStandby(s)
 	}
+	s.folder.dir, s.folder.keep = config.Checkpoints.Dir, config.Checkpoints.Keep
+	s.folder.log, s.folder.later = s.log, &s.releasing
 	s.replicas = newReplicaStore(s)
 	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)
 	s.reporter.start(s.running)
@@ -245,6 +245,14 @@ func (s *Server) runHere(name schema.JobName) schema.RunID {
 	return 0
 }
 
+// shardConfig returns the configuration of a shard of a job, for serving and for a replica.
+func (s *Server) shardConfig(job *schema.Job, place *schema.Placement, i int) shard.Config {
+	c := &s.config
+	return shard.Config{Job: job, Placement: place, Index: i, Generation: generationFirst, Backend: s.backend,
+		Advice: c.orRaise("send smaller batches", "staged-mib", ""), StaysReadable: c.local != nil && job.StaysReadable(),
+		ParkedBytesMax: parkedBytes(job), Undo: c.recordsUndo(job), Touches: isCopied(c, job)}
+}
+
 // idOf makes an id from this machine's name and the port of a URL, by which a ps that is started again is known.
 func idOf(serverURL string) string {
 	name, err := os.Hostname()
@@ -305,7 +313,7 @@ func (s *Server) subscribe() error {
 		fabric.Pattern(fabric.Any, fabric.Any, fabric.KindHeartbeat, string(schema.All), false),
 		fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, string(s.member), false),
 	} {
-		if err := s.control.Subscribe(pattern, s.loop.receive); err != nil {
+		if err := s.control.Subscribe(pattern, s.loop.inbox.receive); err != nil {
 			return err
 		}
 	}
@@ -343,6 +351,10 @@ func (s *Server) JoinURL() string {
 	}
 	return fabric.WithoutUser(s.config.NATS)
 }
+
+// Asked returns a channel that is closed when a client wants this ps to end (ps drain): call Drain and Close then,
+// as after an interrupt.
+func (s *Server) Asked() <-chan struct{} { return s.asked }
 
 // RestartNATS stops the embedded NATS server, with every connection and whatever is on the way, calls meanwhile, and
 // starts it again at the same address. Jobs stay and go on. An error says that it could not be started: the server is
@@ -406,7 +418,8 @@ func (s *Server) Close() {
 		s.reporter.send(time.Now()) // how all jobs have ended
 		s.reporter.meter.Close()
 		s.releasing.Wait()
-		s.loop.forget()
+		clear(s.loop.shards.leaving) // its goroutine has ended, and all that was released is free
+		s.loop.snapshot.Store(statsOf(s.loop.jobs, s.loop.shards))
 		ctx, cancel := context.WithTimeout(context.Background(), drainWithin)
 		defer cancel()
 		err := errors.Join(s.posts.end(ctx), s.control.Flush(ctx))

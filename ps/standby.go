@@ -362,7 +362,7 @@ func (b *standby) probe() {
 func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep) {
 	s := b.server
 	if told.Job != nil {
-		s.checkManifest(told.Job) // before the lock, for which the control loop waits; what it finds is remembered
+		s.config.checkManifest(told.Job) // before the lock, for which the control loop waits; what it finds is remembered
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -392,7 +392,7 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 	if told.Last {
 		b.lose(name, j, "its ps ends, and has handed it over", true)
 	}
-	s.loop.tellSoon() // which tells what is kept
+	nudge(s.loop.changed) // which tells what is kept
 }
 
 // version is the one of a job that is whole here; 0: none is.
@@ -513,8 +513,11 @@ func (b *standby) goesOn(j *followedJob) bool {
 	return j != nil && j.gone != "" && b.version(j) > 0 && b.server.now().Sub(j.since) < b.waitsFor(j)
 }
 
-// isSilent reports whether the other ps does not answer.
+// isSilent reports whether the other ps does not answer. b may be nil.
 func (b *standby) isSilent() bool {
+	if b == nil {
+		return false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.silent.For(b.server.now()) >= cutMax
@@ -544,8 +547,11 @@ func (b *standby) takeover(name schema.JobName) string {
 	return ""
 }
 
-// awaited are the jobs that are to go on here.
+// awaited are the jobs that are to go on here. b may be nil.
 func (b *standby) awaited() (all []schema.JobName) {
+	if b == nil {
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, j := range b.jobs {

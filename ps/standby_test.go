@@ -91,19 +91,20 @@ func TestJobsWaitForRoom(t *testing.T) {
 	kept.memory = MemoryOf(s.config, job, 1, 1)
 	s.config.MemoryBytesMax = kept.memory.Bytes()
 	own := &assignment{manifest: shardtest.SmallJob("own", 1, 1)}
-	l := &controlLoop{server: s, assignments: map[schema.JobName]*assignment{"own": own}}
+	h := newShardHost(s, nil)
+	h.jobs["own"] = own
 	of := offer{run: 7, version: 3, shards: 1}
 	f := &foundJob{acquisition: acquisition{job: job, servers: []leaseRecord{{ID: "b", Shards: 1}}}, offers: []offer{of},
 		located: located{from: &choice{offer: of}}}
-	_, refused := l.mayBegin(f, job)
+	_, refused := h.mayBegin(f, job)
 	if refused == nil || refused.Reason != schema.RefusedBusy || !strings.Contains(refused.Text, "room for 1") {
 		t.Errorf("with no room for it: %+v, want busy and why", refused)
 	}
 	if b.jobs["followed"] == nil || b.isOver("followed", 7) || s.replicas.promised() != s.config.MemoryBytesMax {
 		t.Error("a job that is put off is not stood by for any more")
 	}
-	delete(l.assignments, "own")
-	if _, refused = l.mayBegin(f, job); refused != nil || !b.isOver("followed", 7) {
+	delete(h.jobs, "own")
+	if _, refused = h.mayBegin(f, job); refused != nil || !b.isOver("followed", 7) {
 		t.Errorf("with room for it: %+v, want that it goes on", refused)
 	}
 }
@@ -111,7 +112,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 // A run that its ps hands over ends here with the first word of it, and no repetition has it go on.
 func TestHandedOverRunsStayOver(t *testing.T) {
 	b := followsJob(t, &followedJob{run: 7, promised: map[uint64]bool{}})
-	b.server.loop = &controlLoop{mirrored: make(chan struct{}, 1)}
+	b.server.loop = &controlLoop{changed: make(chan struct{}, 1)}
 	kept := b.server.replicas.runs[7]
 	for serial := range 2 {
 		b.keep("followed", 7, &schema.Keep{Serial: serial + 1, Last: true})

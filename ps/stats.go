@@ -46,3 +46,19 @@ func (c *counters) read(s *Stats) {
 		s.Reasons[r] = c.reasons[r].Load()
 	}
 }
+
+// statsOf returns what jobs and shards here are.
+func statsOf(jobs jobTable, shards *shardHost) *Stats {
+	stats := &Stats{}
+	for name, j := range jobs.coordinated() {
+		status := JobStatus{Status: j.coordinator.Status()}
+		if a := shards.jobs[name]; a != nil {
+			status.Bytes = a.memory.Bytes()
+		}
+		stats.Jobs = append(stats.Jobs, status)
+	}
+	for _, a := range shards.held() {
+		stats.Memory += a.memory.Bytes()
+	}
+	return stats
+}

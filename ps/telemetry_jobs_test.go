@@ -121,7 +121,7 @@ func TestJobReportsAge(t *testing.T) {
 // What ended jobs are told of is bounded, in number and in time, and gives way to a new run of the name.
 func TestEndedJobsAreShownForAWhile(t *testing.T) {
 	at := time.UnixMilli(1700000000000)
-	l := &controlLoop{server: &Server{}, jobs: map[schema.JobName]*job{}}
+	l := &controlLoop{server: &Server{}, jobs: jobTable{}}
 	l.server.reporter = &reporter{wake: make(chan struct{}, 1)}
 	ended := func(name string) *job {
 		manifest := shardtest.SmallJob(name, 1, 1)
@@ -135,7 +135,7 @@ func TestEndedJobsAreShownForAWhile(t *testing.T) {
 		return all
 	}
 	for i := range endedShownMax + 1 {
-		l.show(ended(string(rune('a'+i))), at.Add(time.Duration(i)*time.Second))
+		l.shown.add(ended(string(rune('a'+i))), at.Add(time.Duration(i)*time.Second))
 	}
 	if all := names(at.Add(time.Minute)); len(all) != endedShownMax || all[0] != "b" {
 		t.Errorf("of %d ended jobs %v are told", endedShownMax+1, all)

@@ -192,15 +192,6 @@ func (c *Coordinator) Outcome() Outcome {
 	return o
 }
 
-// Process returns the process that has a slot, and the generation since which it does; empty: none has.
-func (c *Coordinator) Process(i int) (process string, _ schema.Generation) {
-	m := &c.members[i]
-	if m.here() {
-		process = m.process
-	}
-	return process, m.generation
-}
-
 // start begins the job once all trainers have joined and all shards are ready.
 func (c *Coordinator) start(now time.Time) []Decision {
 	if !c.state.Gathers() || !c.shardServers.ready(c.serial) || c.members.missing() > 0 || !c.admission.mayStart(c.members) {
@@ -505,9 +496,6 @@ func (c *Coordinator) assignTo(i int) Decision {
 	return Decision{To: s.Member, Control: schema.Control{Assign: assign}}
 }
 
-// UnheardServer names the first ps that has not been heard of yet.
-func (c *Coordinator) UnheardServer() string { return c.shardServers[c.shardServers.unheard()].name() }
-
 // Report takes what a ps says of its shards, or a trainer of the rounds that it adds up for all. It reports whether the
 // sender has any.
 func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report) ([]Decision, bool) {
@@ -585,9 +573,6 @@ func (c *Coordinator) Trains() bool { return c.state == Running && c.members.any
 func (c *Coordinator) Durable() schema.Version {
 	return max(c.checkpoints.durable.version, c.config.Resume.version())
 }
-
-// WritesVersions reports whether versions of the job are written.
-func (c *Coordinator) WritesVersions() bool { return c.config.Checkpoints != nil }
 
 // Progress returns which version the job has reached, and which one would outlast its ps.
 func (c *Coordinator) Progress(now time.Time) schema.DrainedJob {
@@ -704,22 +689,35 @@ type Status struct {
 	State   string // as of jobState
 	Batch   schema.Batch
 	Members []MemberStatus // in order of their ids
+	Unheard string         // the first ps with shards that has not reported; empty: all have
 }
 
 // MemberStatus is the slot of one trainer.
 type MemberStatus struct {
-	Member schema.Member
-	Host   string // empty: no trainer has the slot
-	Batch  schema.Batch
-	Seen   time.Time // when it last gave a sign of life
-	State  string    // as of slotState
+	Member     schema.Member
+	Host       string // empty: no trainer has the slot
+	Batch      schema.Batch
+	Seen       time.Time         // when it last gave a sign of life
+	State      string            // as of slotState
+	Own        bool              // a trainer is there that computes no other slot besides
+	Process    string            // that has the slot; empty: none, or it is not known
+	Generation schema.Generation // since which it does
 }
 
 // Status returns what the job is doing.
 func (c *Coordinator) Status() Status {
 	s := Status{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String()}
-	for i, m := range c.members {
-		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.Since(), m.state.String()})
+	if i := c.shardServers.unheard(); i >= 0 {
+		s.Unheard = c.shardServers[i].name()
+	}
+	for i := range c.members {
+		m := &c.members[i]
+		one := MemberStatus{Member: schema.TrainerMember(i), Host: m.host, Batch: m.batch, Seen: m.Since(),
+			State: m.state.String(), Own: m.here() && m.by < 0, Generation: m.generation}
+		if m.here() {
+			one.Process = m.process
+		}
+		s.Members = append(s.Members, one)
 		s.Batch = max(s.Batch, m.batch)
 	}
 	return s

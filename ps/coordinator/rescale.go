@@ -190,7 +190,12 @@ func (c *Coordinator) tickGathering(now time.Time) (decisions []Decision) {
 				"%d of %d trainers have not come back within %s; the job goes on without them", missing, len(c.members),
 				liveness.Rounded(within)))
 		case lossContinue, lossExclude, lossTakeOver:
-			decisions = c.startWithout(now)
+			// every trainer has a part in the values that the job begins with, unless these are durable
+			if c.shardServers.ready(c.serial) && c.admission.mayStart(c.members) &&
+				c.config.Resume.version() >= c.config.Job.StartVersion() {
+				decisions = c.giveUpMissing(now)
+				decisions = append(c.begin(now), decisions...)
+			}
 		}
 	}
 	if c.state.Gathers() && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
@@ -202,16 +207,9 @@ func (c *Coordinator) tickGathering(now time.Time) (decisions []Decision) {
 	return decisions
 }
 
-// startWithout starts a job without the trainers that have not rejoined, once all else is ready: others compute their
-// lanes, or none if the clock needs none. A job that begins with values of its trainers waits for all of them if these
-// were not durable.
-func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if !c.shardServers.ready(c.serial) || !c.admission.mayStart(c.members) {
-		return nil
-	}
-	if c.config.Resume.version() < c.config.Job.StartVersion() {
-		return nil // every trainer has a part in the values that the job begins with
-	}
+// giveUpMissing gives up the trainers that have not rejoined: others compute their lanes, or none if the clock needs
+// none.
+func (c *Coordinator) giveUpMissing(now time.Time) (decisions []Decision) {
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
 		text := fmt.Sprintf("trainer %s has not come back", name)
@@ -226,5 +224,5 @@ func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 			decisions = append(decisions, c.vacate(now, i, text)...)
 		}
 	}
-	return append(c.begin(now), decisions...)
+	return decisions
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"gradbus/internal/liveness"
@@ -158,18 +157,15 @@ func (s slots) endBy(who schema.Member) schema.End {
 	return schema.EndFailed
 }
 
-// on returns how many trainers are on the host of a process, as schema.Join names both, and how many there are.
-func (s slots) on(process string) (there, all int) {
-	name, _, _ := strings.Cut(process, " (")
+// abandoned returns the first slot that a round needs and that was vacant for longer than the deadline, and why; -1:
+// none was. If all others are done, no round needs the slot.
+func (s slots) abandoned(now time.Time, deadline time.Duration) (i int, why string) {
 	for i := range s {
-		if m := &s[i]; m.here() && m.by < 0 {
-			all++
-			if host, _, _ := strings.Cut(m.host, " ("); host == name {
-				there++
-			}
+		if v := s[i].vacancy; v != nil && v.For(now) > deadline && (s[i].waitedSince.Lasts() || !s.anyHere()) {
+			return i, fmt.Sprintf("%s; and no trainer has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
 		}
 	}
-	return there, all
+	return -1, ""
 }
 
 // missing returns the number of trainers that have not joined.

@@ -160,26 +160,6 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 const goOnSoon = "new ones that come within a minute go on from the newest durable version, if any, later ones with " +
 	"--resume"
 
-// findAbandoned ends the job if a slot that a round needs was vacant for too long. A job that may have continued with
-// the lost trainers elsewhere waits until that is known.
-func (c *Coordinator) findAbandoned(now time.Time) []Decision {
-	if c.standby.lacksQuorum(c.members.voters()) {
-		return nil
-	}
-	for i := range c.members {
-		// if all others are done, no round needs the slot
-		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline &&
-			(c.members[i].waitedSince.Lasts() || !c.members.anyHere()) {
-			why := fmt.Sprintf("%s; and no trainer has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
-			if !c.members.anyHere() && c.config.Checkpoints != nil {
-				return c.Restart("", schema.TrainerMember(i), why+"; "+goOnSoon)
-			}
-			return c.Fail(schema.TrainerMember(i), why)
-		}
-	}
-	return nil
-}
-
 // offer gives vacant slots to trainers, once all shard servers know that they are vacant. The caller tells shard
 // servers what has changed.
 func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
@@ -293,7 +273,14 @@ func (c *Coordinator) tickRunning(now time.Time) (decisions []Decision) {
 		decisions = c.findSlow(now, waiting)
 	}
 	if !c.state.IsOver() && c.detector.replaces(c.members) {
-		if decisions = append(decisions, c.findAbandoned(now)...); !c.state.IsOver() {
+		i, why := c.members.abandoned(now, c.config.Deadline)
+		switch {
+		case c.standby.lacksQuorum(c.members.voters()): // the job waits until it is known where it continues
+		case i >= 0 && !c.members.anyHere() && c.config.Checkpoints != nil:
+			decisions = append(decisions, c.Restart("", schema.TrainerMember(i), why+"; "+goOnSoon)...)
+		case i >= 0:
+			decisions = append(decisions, c.Fail(schema.TrainerMember(i), why)...)
+		default:
 			decisions = append(decisions, c.offer(now)...)
 		}
 	}

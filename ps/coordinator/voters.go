@@ -105,20 +105,17 @@ func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
 	return c.start(now)
 }
 
-// StandsBy notes the URL at which the job continues when this ps is lost. It returns the one that trainers know.
+// StandsBy notes the URL at which the job continues when this ps is lost; empty: no other ps continues it, since the one
+// that could have has left, or an operator says that it has ended. It returns the URL that trainers know.
 func (c *Coordinator) StandsBy(url string) (was string) {
-	was, c.standby.url = c.standby.url, url
+	was = c.standby.url
+	if url == "" {
+		c.standby = standbyAt{}
+	}
+	c.standby.url = url
 	return was
 }
-
-// StandsNoMore notes that no other ps continues the job: the one that could have has left, or an operator says that it
-// has ended.
-func (c *Coordinator) StandsNoMore() { c.standby = standbyAt{} }
 
 // StandbySilent notes that the ps with the replica is not heard any more. It may continue the job from now on, until it
 // confirms that it has heard this one again.
 func (c *Coordinator) StandbySilent() { c.standby.becomesSilent(c.replicas.serial) }
-
-// TrainersOn returns how many trainers of the job are on the host of a process, as schema.Join names both, and how many
-// there are.
-func (c *Coordinator) TrainersOn(process string) (there, all int) { return c.members.on(process) }

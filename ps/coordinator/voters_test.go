@@ -127,18 +127,6 @@ func TestPromisedTrainerReturnsLater(t *testing.T) {
 	}
 }
 
-// The trainers on a host are those whose process is there.
-func TestTrainersOnAHost(t *testing.T) {
-	c := keepingCoordinator(t, 1, 2)
-	c.members = make(slots, 3)
-	for i, host := range []string{"box (pid 1)", "box (pid 2)", "other (pid 1)"} {
-		c.members[i].become(slotJoining, member{joiner: schema.TrainerMember(i), host: host, by: -1})
-	}
-	if there, all := c.TrainersOn("box (pid 9)"); there != 2 || all != 3 {
-		t.Errorf("%d of %d trainers, want 2 of 3", there, all)
-	}
-}
-
 // Where a record decides who has the job, lanes are reassigned once it is known to name their trainer no more.
 func TestRecordIsWrittenBeforeLanesAreReassigned(t *testing.T) {
 	voters := []schema.Voter{{Member: "t0", Number: 10}, {Member: "t1", Number: 11}}

@@ -3,6 +3,7 @@ package ps
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,17 +31,16 @@ func TestHeardFitsAMessage(t *testing.T) {
 	if len(kept.Replicas(time.Unix(1001, 0)).Members) == 0 {
 		t.Fatal("nobody keeps shards of a job")
 	}
-	l := &controlLoop{server: &Server{registry: &registry{}}, jobs: map[schema.JobName]*job{},
-		follower: &follower{url: "nats://b:4222"}}
+	jobs := jobTable{}
 	for i := range schema.FollowMax + 9 {
 		j := &job{manifest: shardtest.SmallJob(fmt.Sprintf("job-%04d", i), 1, 1), run: schema.RunID(i + 1),
 			coordinator: idle}
-		l.jobs[j.manifest.Name] = j
+		jobs[j.manifest.Name] = j
 		if i > 8 {
 			j.coordinator = kept
 		}
 	}
-	h := l.heard()
+	h := jobs.heard(&leaseRecord{}, nil, time.Unix(1001, 0))
 	want := fmt.Sprintf("job-%04d", schema.FollowMax+8)
 	if len(h.Jobs) != schema.FollowMax || !slices.Contains(h.Jobs, schema.JobName(want)) {
 		t.Errorf("%d jobs; want %d, %s among them", len(h.Jobs), schema.FollowMax, want)
@@ -52,7 +52,7 @@ func TestHeardFitsAMessage(t *testing.T) {
 
 // A job is lost with its ps while a ps of another protocol would stand by, and only if it runs and is written nowhere.
 func TestJobsThatNobodyTakesAreLost(t *testing.T) {
-	j := &job{manifest: shardtest.SmallJob("kept", 1, 1), run: 7, coordinator: keptCoordinator()}
+	j := &job{manifest: shardtest.SmallJob("kept", 1, 1), run: 7, coordinator: keptCoordinator(), notSaved: "no folder"}
 	for name, c := range map[string]struct {
 		foreign foreignPeer
 		want    bool
@@ -61,9 +61,24 @@ func TestJobsThatNobodyTakesAreLost(t *testing.T) {
 		"it is there":             {foreignPeer{"another protocol", time.Now()}, true},
 		"it has not said so late": {foreignPeer{"another protocol", time.Now().Add(-followedMax - time.Second)}, false},
 	} {
-		l := &controlLoop{server: &Server{registry: &registry{}}, jobs: map[schema.JobName]*job{"kept": j}, foreign: c.foreign}
-		if lost, is := l.loses(); is != c.want || is && lost != "kept" {
+		s := successor{foreign: c.foreign}
+		if lost, is := s.loses(jobTable{"kept": j}, time.Now()); is != c.want || is && lost != "kept" {
 			t.Errorf("%s: job %q is lost: %v, want %v", name, lost, is, c.want)
+		}
+	}
+}
+
+// A job of which most trainers are on the host of its ps stops with that host, unless the other ps is there, too.
+func TestTrainersOnTheHostOfTheirPS(t *testing.T) {
+	job := coordinator.Status{Name: "job", Members: []coordinator.MemberStatus{{Host: "box (pid 1)", Own: true},
+		{Host: "box (pid 2)", Own: true}, {Host: "other (pid 1)", Own: true}, {Host: "other (pid 1)"}}}
+	for _, c := range []struct{ host, standby, want string }{
+		{"box (pid 9)", "third (pid 1)", "2 of its 3 trainers are on box"},
+		{"box (pid 9)", "box (pid 10)", ""},
+		{"other (pid 9)", "third (pid 1)", ""},
+	} {
+		if text := lostTogether(&job, c.host, c.standby); !strings.HasPrefix(text, c.want) || (text == "") != (c.want == "") {
+			t.Errorf("on %s with %s: %q, want %q", c.host, c.standby, text, c.want)
 		}
 	}
 }
