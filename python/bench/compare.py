@@ -5,16 +5,19 @@
     python/bench/compare.py --ways ddp,gradbus --batch 512 --rounds 3 --json
     python/bench/compare.py --ways rpc,rpc-each,gradbus    # further forms of rpc
     python/bench/compare.py --torchrec                     # TorchRec too; needs torchrec and fbgemm-gpu-cpu
+    python/bench/compare.py --ways dataloader,laneloader --workers 2
 
-plain      one process, nn.EmbeddingBag with sparse gradients
-ddp        processes of DistributedDataParallel over gloo, nn.EmbeddingBag with sparse gradients in each
-rpc        a server process with the tables as a remote module, trainer processes by distributed autograd
-rpc-each   the same with a remote module for each table, one asked after the other, as PyTorch's tutorial has it
-rpc-async  the same, all of them asked at once
-torchrec   processes with an EmbeddingBagCollection on the CPU, sharded over them
-gradbus    a ps process and trainer processes
-local      one process with shards and trainer
-dense      processes with the layers alone, each by itself, where embeddings are constants: no way can be faster
+plain       one process, nn.EmbeddingBag with sparse gradients
+ddp         processes of DistributedDataParallel over gloo, nn.EmbeddingBag with sparse gradients in each
+rpc         a server process with the tables as a remote module, trainer processes by distributed autograd
+rpc-each    the same with a remote module for each table, one asked after the other, as PyTorch's tutorial has it
+rpc-async   the same, all of them asked at once
+torchrec    processes with an EmbeddingBagCollection on the CPU, sharded over them
+gradbus     a ps process and trainer processes
+local       one process with shards and trainer
+dataloader  loading alone, 4 lanes a batch, by a DataLoader with gradbus's LaneSampler
+laneloader  the same by a LaneLoader
+dense       processes with the layers alone, each by itself, where embeddings are constants: no way can be faster
 
 Every process computes with one thread, and all ways have the same batches. Each round runs each way once, from nothing.
 A ratio is taken within a round. In rpc each trainer's gradient is a step of its own, elsewhere their mean is.
@@ -37,7 +40,8 @@ from typing import Any, Dict, List, Tuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOG_minloglevel": "3"}
 WAYS = ["plain", "ddp", "rpc", "gradbus", "local"]
-ALONE = ("plain", "local")  # ways of one process
+LOADERS = ("dataloader", "laneloader")
+ALONE = ("plain", "local", *LOADERS)  # ways of one process
 
 
 def flags() -> argparse.ArgumentParser:
@@ -62,6 +66,7 @@ def flags() -> argparse.ArgumentParser:
         "--data", default="", help="a folder that examples/torch/debfiles.py prepared; else ids of its shape are drawn"
     )
     p.add_argument("--smaller", type=int, default=1, help="times that drawn tables are smaller than those of debfiles")
+    p.add_argument("--workers", type=int, default=0, help="processes that load, in the ways of loaders")
     p.add_argument("--shards", type=int, default=2, help="shards of gradbus")
     p.add_argument("--ps", default=os.path.join(HERE, "..", "..", "bin", "ps"), help="the ps program")
     p.add_argument("--json", action="store_true", help="one line of JSON")
@@ -96,6 +101,10 @@ def work(o: argparse.Namespace) -> None:
         import ways_gradbus
 
         found = ways_gradbus.run(o, o.rank)
+    elif o.way in LOADERS:
+        import ways_loaders
+
+        found = ways_loaders.run(o, o.rank)
     elif o.way == "torchrec":
         import ways_torchrec
 
@@ -173,6 +182,7 @@ def run(o: argparse.Namespace, way: str) -> Dict[str, float]:
         "shards",
         "data",
         "smaller",
+        "workers",
     ):
         base += ["--" + name, str(getattr(o, name))]
     environment = dict(os.environ, **THREADS)
@@ -258,14 +268,14 @@ def table(o: argparse.Namespace, names: List[str], rounds: List[Dict[str, Dict[s
         f"torch {torch.__version__}, {o.data or 'drawn ids'}, batch {o.batch} a process, dim {o.dim}, {o.optimizer}, "
         f"{o.steps} steps, {len(rounds)} rounds"
     )
-    print(f"{'way':9} {'samples/s':30} {'ratio to ' + base:22} {'CPU us/sample':24} {'ms/step':>8} {'GB':>6}  loss")
+    print(f"{'way':11} {'samples/s':30} {'ratio to ' + base:22} {'CPU us/sample':24} {'ms/step':>8} {'GB':>6}  loss")
     for w in names:
         s = [r[w]["samples_per_second"] for r in rounds]
         ratio = [r[w]["samples_per_second"] / r[base]["samples_per_second"] for r in rounds]
         cpu = [r[w]["cpu_us_per_sample"] for r in rounds]
         one = rounds[-1][w]
         print(
-            f"{w:9} {spread(s, '%.0f'):30} {spread(ratio, '%.2f'):22} {spread(cpu, '%.1f'):24} "
+            f"{w:11} {spread(s, '%.0f'):30} {spread(ratio, '%.2f'):22} {spread(cpu, '%.1f'):24} "
             f"{one['step_ms']:8.1f} {one['rss_bytes'] / 1e9:6.2f}  {one['loss']:.4f}"
         )
 

@@ -34,7 +34,7 @@ from .errors import (
     VersionError,
 )
 from .ids import hash_id, hash_string
-from .lane_loader import LaneLoader
+from .lane_loader import LaneInfo, LaneLoader, lane_info
 from .lanes import LaneSampler
 from .loader import PrefetchWarning, prefetch
 from .modules import Embedding, EmbeddingBag
@@ -82,6 +82,7 @@ __all__ = [
     "InternalError",
     "JobError",
     "KeyedTensor",
+    "LaneInfo",
     "LaneLoader",
     "LaneSampler",
     "LinearSchedule",
@@ -103,6 +104,7 @@ __all__ = [
     "hash_string",
     "hook",
     "join",
+    "lane_info",
     "local",
     "open_model",
     "plain_state_dict",

@@ -155,8 +155,8 @@ def library_path() -> pathlib.Path:
 
 def failure(error: BaseException) -> Optional[bytes]:
     """The reason that a job fails for where an exception ends a trainer's program; None where the program was told to
-    end: then the job has not failed."""
-    if isinstance(error, KeyboardInterrupt) or isinstance(error, SystemExit) and not error.code:
+    end, or lost a process that loads its data: then the job has not failed."""
+    if isinstance(error, KeyboardInterrupt) or errors.worker_died(error) or isinstance(error, SystemExit) and not error.code:
         return None
     return f"{type(error).__name__}: {error}".encode("utf-8", "replace")
 

@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Optional, Union
 
 from . import _native
-from .errors import Error
+from .errors import Error, worker_died
 
 if TYPE_CHECKING:
     from .session import Session
@@ -31,10 +31,10 @@ def forget(lib: _native.Native, handle: Union[int, ctypes.c_uint64], shards: int
 
 
 def end_by(session: Session, error: BaseException) -> None:
-    """Leaves the job of a session for an exception that ends the program: others hear of it. Ctrl-C hands over, where that
-    can be; else it stops the job, which has not failed then."""
+    """Leaves the job of a session for an exception that ends the program: others hear of it. Ctrl-C and the loss of a
+    DataLoader's worker hand over, where that can be; else Ctrl-C stops the job, which has not failed then."""
     interrupted = isinstance(error, KeyboardInterrupt)
-    if interrupted and session.recovers:
+    if session.recovers and (interrupted or worker_died(error)):
         session.hand_over()
         return
     if interrupted and session._process == os.getpid():

@@ -63,3 +63,8 @@ class FileError(Error, OSError):
 
 class InternalError(Error, RuntimeError):
     """A fault of the library."""
+
+
+def worker_died(error: BaseException) -> bool:
+    """Whether it is what PyTorch raises, in whatever the main thread does, where a worker of a DataLoader is killed."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")

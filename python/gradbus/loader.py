@@ -21,8 +21,6 @@ from typing import Any, Callable, Deque, Generic, Iterable, Iterator, List, Mapp
 
 import torch
 
-from .lane_loader import LaneLoader
-
 __all__ = ["Prefetched", "PrefetchWarning", "prefetch"]
 
 T = TypeVar("T")
@@ -210,8 +208,10 @@ class Prefetched(Generic[T]):
     def __init__(self, loader: Iterable[T], depth: int = 2, prepare: Optional[Callable[[T], object]] = None) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise ValueError(f"depth {depth!r}: want how many batches are loaded ahead, 1 or more")
+        from .lane_loader import LaneLoader
+
         if isinstance(loader, LaneLoader):
-            raise TypeError("prefetch of a LaneLoader, which is told what comes next: want LaneLoader(..., ahead=2)")
+            raise TypeError("prefetch of a LaneLoader, which loads ahead by itself: want LaneLoader(..., prefetch=2)")
         if not hasattr(loader, "__iter__"):
             raise TypeError(
                 f"loader {type(loader).__name__}: want something to iterate over, such as a torch.utils.data.DataLoader"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -63,12 +64,24 @@ class Indexed:
         chosen = sampler[at]
         return ids[chosen], labels[chosen]
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        lane = gradbus.lane_info().lane
+        for batch in range(90):
+            for i in sampler[batch, lane].tolist():
+                if holds.get("dies") == f"{batch},{lane}" and not list(folder.glob("dead")):
+                    (folder / "dead").touch()
+                    os.kill(os.getpid(), 9)
+                yield ids[i], labels[i]
+
 with session:
     if form == "indexed":
-        loader = gradbus.LaneLoader(Indexed(), session, batches=90)
+        loader = gradbus.LaneLoader(Indexed(), session, batches=90, prefetch=0)
+    elif form == "stream":
+        loader = gradbus.LaneLoader(Stream(), session, batches=90, batch_size=20, num_workers=3)
     else:
         data = torch.utils.data.TensorDataset(ids, labels)
-        loader = gradbus.LaneLoader(data, sampler, epochs=15, ahead=2)
+        loader = gradbus.LaneLoader(data, sampler, epochs=15, num_workers=2 * (form == "workers"))
     for epoch in range(15):
         for words, wanted in loader:
             loss = torch.nn.functional.binary_cross_entropy_with_logits(model(words), wanted)
@@ -118,9 +131,9 @@ def go(start, *members):
 
 
 def test_forms(start, quiet):
-    """Both forms of data, and several trainers, have the same bits."""
+    """All forms of data, and several trainers, have the same bits."""
     _, url = start.ps()
-    for form in "indexed", "sampler":
+    for form in "indexed", "sampler", "workers", "stream":
         programs = [start.python(PROGRAM, url, "-", 2, form) for _ in range(2)]
         for program in programs:
             assert last(program) == quiet
@@ -153,7 +166,7 @@ def test_a_new_trainer_takes_a_place_that_another_computes(start, quiet):
     held(killed)
     killed.kill()
     held(first)
-    newcomer = start.python(PROGRAM, url, start.folder, 2, "sampler", ID="t1")
+    newcomer = start.python(PROGRAM, url, start.folder, 2, "workers", ID="t1")
     until(lambda: "trainer t1 joined from" in ps.err.read_text().partition("computed by t0")[2], "the newcomer")
     go(start, "t0")
     assert last(first) == quiet
@@ -170,6 +183,18 @@ def test_ctrl_c_hands_the_lanes_over(start, quiet, waits):
     leaving.signal(signal.SIGINT)
     assert leaving.end() != 0, leaving.said()
     go(start, "t1")
+    assert last(staying) == quiet
+    assert "has left at batch" in ps.err.read_text() + ps.out.read_text(), ps.said()
+
+
+def test_a_worker_that_dies(start, quiet):
+    """It ends its trainer with PyTorch's error, and the other one computes its lanes, of which it reads the streams."""
+    ps, url = start.ps()
+    more = "stream", "dies:30,2"
+    programs = [start.python(PROGRAM, url, start.folder, 2, *more, ID=f"t{i}") for i in range(2)]
+    ended = [program for program in programs if program.end() != 0]
+    assert len(ended) == 1 and "RuntimeError: DataLoader worker (pid" in ended[0].err.read_text(), ended[0].said()
+    (staying,) = [program for program in programs if program is not ended[0]]
     assert last(staying) == quiet
     assert "has left at batch" in ps.err.read_text() + ps.out.read_text(), ps.said()
 
@@ -305,11 +330,11 @@ class Counted:
 
 
 def test_what_a_loader_delivers():
-    for ahead in 0, 3:
+    for prefetch in 0, 3:
         with gradbus.local("delivers", lanes=2) as session:
             model, opt = small(session)
             data, seen = Counted(), []
-            loader = gradbus.LaneLoader(data, session, batches=3, ahead=ahead)
+            loader = gradbus.LaneLoader(data, session, batches=3, prefetch=prefetch)
             for ids in loader:
                 seen.append(tuple(ids.tolist()))
                 assert (session.batch, session.lane) == seen[-1]
@@ -321,6 +346,114 @@ def test_what_a_loader_delivers():
                 opt.zero_grad()
             assert seen == data.asked == [(b, lane) for b in range(3) for lane in range(2)]
             assert session.batch == 3 and list(loader) == []
+
+
+class Letters(torch.utils.data.IterableDataset):
+    """Of each lane so many samples: the lane, and the number of the sample."""
+
+    def __init__(self, samples=100):
+        self.samples = samples
+
+    def __iter__(self):
+        info = gradbus.lane_info()
+        assert info.lanes == 4
+        for i in range(self.samples):
+            yield info.lane, i
+
+
+class Squares:
+    """Samples by an index, or by a list of them."""
+
+    def __len__(self):
+        return 120
+
+    def __getitems__(self, chosen):
+        return [i * i for i in chosen]
+
+    def __getitem__(self, i):
+        raise AssertionError("one by one")
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3")
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("form", ["indexed", "sampler", "stream"])
+def test_what_comes_after_a_loss(form, workers):
+    """Lanes that are taken over and given back, batches that come again and others that are left out: what is asked for is
+    delivered, and not what was read ahead."""
+    asked = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3), (3, 0), (3, 1)]  # lost one
+    wanted = []
+    asked += [(4, 0), (4, 1), (5, 0), (5, 0), (5, 1), (2, 0), (2, 1), (3, 0), (9, 2), (9, 3), (8, 0), (8, 1), (9, 0)]
+    with gradbus.local("loses", lanes=4) as session:
+        model, opt = small(session)
+        sampler = gradbus.LaneSampler(120, session, 10, shuffle=False)
+        if form == "indexed":
+            loader = gradbus.LaneLoader(Letter(), session, batches=10, num_workers=workers)
+            wanted = [(torch.tensor(at), "it") for at in asked]
+        elif form == "sampler":
+            loader = gradbus.LaneLoader(Squares(), sampler, epochs=1, num_workers=workers)
+            wanted = [sampler[at] ** 2 for at in asked]
+        else:
+            loader = gradbus.LaneLoader(Letters(), session, batches=10, batch_size=10, num_workers=workers)
+            for batch, lane in asked:
+                n = (2, 3, 2, 3)[lane]
+                wanted.append((torch.full((n,), lane), torch.arange(batch * n, (batch + 1) * n)))
+        for at, one in zip(asked, wanted):
+            found = loader._take(at)
+            for a, b in zip(found, one) if isinstance(one, tuple) else [(found, one)]:
+                assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, at
+        loader._stop()
+
+
+class Letter:
+    def __getitem__(self, at):
+        return torch.tensor(at), "it"
+
+
+class Readers(torch.utils.data.IterableDataset):
+    """The lane, and which process reads it for the how manieth time."""
+
+    def __init__(self):
+        self.begun = 0
+
+    def __iter__(self):
+        self.begun += 1
+        begun = self.begun
+        while True:
+            yield gradbus.lane_info().lane, os.getpid(), begun
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_has_one_reader(workers):
+    """The stream of a lane is begun once, in one process, however many lanes and workers there are."""
+    with gradbus.local("streams", lanes=3) as session:
+        model, opt = small(session)
+        seen = set()
+        for one in gradbus.LaneLoader(Readers(), session, batches=4, batch_size=3, num_workers=workers):
+            seen.update(zip(*(column.tolist() for column in one)))
+            session.skip()
+        assert sorted(lane for lane, _, _ in seen) == [0, 1, 2]
+        assert len({pid for _, pid, _ in seen}) == max(1, workers)
+
+
+def test_a_stream_that_ends():
+    with gradbus.local("ends", lanes=4) as session:
+        model, opt = small(session)
+        loader = gradbus.LaneLoader(Letters(7), session, batches=3, batch_size=12)
+        with pytest.raises(gradbus.ArgumentError, match="stream of lane 0 ended in batch 2: want 3 samples"):
+            for lanes, samples in loader:
+                session.skip()
+        assert session.batch == 2 and gradbus.lane_info() is None
+
+
+def test_a_loader_draws_nothing():
+    """Random numbers of the model are those that it has without a loader."""
+    with gradbus.local("draws", lanes=4) as session:
+        model, opt = small(session)
+        torch.manual_seed(3)
+        alone = torch.get_rng_state()
+        for _ in gradbus.LaneLoader(Squares(), gradbus.LaneSampler(120, session, 10), epochs=1):
+            session.skip()
+        assert torch.equal(torch.get_rng_state(), alone)
 
 
 def test_an_iteration_is_an_epoch():
@@ -358,18 +491,21 @@ def test_refusals():
         sampler = gradbus.LaneSampler(10, session, 5)
         for data, place, named, says in (
             (iter([]), session, {"batches": 1}, "no index.*a plain iterator cannot give a batch again"),
-            ([], session, {}, "want batches, and neither epochs nor collate_fn"),
+            ([], session, {}, "want batches, and no epochs"),
             ([], session, {"batches": 0}, "batches 0: want an integer, at least 1"),
-            ([], session, {"batches": 1, "epochs": 1}, "want batches, and neither"),
+            ([], session, {"batches": 1, "epochs": 1}, "want batches, and no epochs"),
             ([0] * 10, sampler, {}, "with a LaneSampler: want epochs"),
             ([0] * 9, sampler, {"epochs": 1}, "of 9 samples, with a LaneSampler of 10"),
-            ([0] * 10, sampler, {"epochs": 1, "ahead": -1}, "ahead -1: want an integer, at least 0"),
+            ([0] * 10, sampler, {"epochs": 1, "prefetch": -1}, "prefetch -1: want an integer, at least 0"),
+            ([0] * 10, session, {"batches": 1, "batch_size": 4}, "want batch_size with an IterableDataset, and only there"),
+            (Letters(), session, {"batches": 1}, "want batch_size with an IterableDataset"),
+            (Letters(), sampler, {"batches": 1, "batch_size": 4}, "with LaneSampler: want a session"),
             ([0] * 10, 7, {"epochs": 1}, "with int: want a LaneSampler or a session"),
         ):
             with pytest.raises((gradbus.ArgumentError, gradbus.ConfigError), match=says):
                 gradbus.LaneLoader(data, place, **named)
         loader = gradbus.LaneLoader(Counted(), session, batches=2)
-        with pytest.raises(TypeError, match="ahead=2"):
+        with pytest.raises(TypeError, match="prefetch=2"):
             gradbus.prefetch(loader)
         with pytest.raises(gradbus.OrderError, match="a forward in training mode.*outside of the loop"):
             model(torch.tensor([1]))
