@@ -85,9 +85,11 @@ int32_t gradbus_resume(void);
 int32_t gradbus_cancel(gradbus_handle session, const char *reason);
 
 /* Shards within this process, for sessions of this process. options is NULL or JSON, all of it optional:
- *   {"shards": 1, "memory_mib": 0, "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
+ *   {"shards": 1, "memory_mib": 0, "checkpoint_dir": "/path", "checkpoint_every": "10s", "checkpoint_keep": 2,
+ *    "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
  * shards: how many each job is cut into, 1 to 64. memory_mib: MiB that jobs may hold; 0 is three quarters of the
- * machine's memory. backend, threads: what computes, as the flags of ./bin/ps say; for
+ * machine's memory. checkpoint_dir, _every and _keep: where, how often and how many versions of jobs are written, as the
+ * flags of ./bin/ps say. backend, threads: what computes, as the flags of ./bin/ps say; for
  * cuda, library is the path of build/libgradbus.so, since this library has no CUDA; where it is left out, the variable
  * GRADBUS_KERNEL_LIBRARY counts, as it was when this library was loaded. log: a file to which warnings are appended.
  * A value that is not finite ends the training of such a session alone (GRADBUS_JOB): gradbus_lookup, gradbus_table,
@@ -98,7 +100,7 @@ int32_t gradbus_local(const char *options, gradbus_handle *shards);
 int32_t gradbus_local_close(gradbus_handle shards);
 
 /* Waits until all trainers of a job have joined. config is JSON:
- *   {"local": HANDLE}                                            of gradbus_local
+ *   {"local": HANDLE, "resume": false, "checkpoint_dir": "/path"}  of gradbus_local
  *   {"server": "nats://host:4222", "id": "t0", "token_file": "/path", "creds": "/path", "tls_ca": "/path",
  *    "tls_cert": "/path", "tls_key": "/path", "route": "direct", "reconnect_timeout": 30, "from": "/path",
  *    "resume": false, "elastic": false,
@@ -109,6 +111,7 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * whole file (GRADBUS_FILE, GRADBUS_CONFIG). resume: the job goes on from its newest durable version, and all of its
  * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
+ * checkpoint_dir: the folder to resume from, as of gradbus_checkpoint.
  * elastic: the program computes whatever lanes gradbus_begin gives. Without it the policy of the job is "fail". The
  * file of from of an elastic program stays where it is, since the job may begin again. With "registered" the program is
  * elastic where the job is registered so. A program that says true, and no policy in its manifest, computes its own
@@ -258,6 +261,13 @@ int32_t gradbus_digest(gradbus_handle session, uint8_t digest[32]);
 /* Waits. From a batch on, learning rates are scale times those of the manifest; from_batch 0 is soon. *decided, where
  * it is not NULL, is the batch. GRADBUS_JOB: the job refuses, and the session goes on. */
 int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from_batch, float scale, uint64_t *decided);
+
+/* Waits. Makes the newest complete version durable, so that a job can resume from it: on the disk with the state of
+ * optimizers. *version, where it is not NULL, is how many batches it has had. folder is where a session of gradbus_local
+ * writes, of which one without checkpoint_dir has one for ever; NULL is the folder that is in use, and that of the ps.
+ * GRADBUS_ORDER while a batch is under way and before the first; GRADBUS_FILE where folder cannot be used; GRADBUS_JOB
+ * where the version is not written, with the reason. */
+int32_t gradbus_checkpoint(gradbus_handle session, const char *folder, uint64_t *version);
 
 /* Waits. Rows first to first+count-1 of a table at the newest complete version, [count, dim]. */
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows);

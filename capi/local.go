@@ -35,6 +35,20 @@ type shards struct {
 
 const closing = -1 << 30
 
+// checkpointsIn sets the folder of checkpoints; an empty one changes nothing. A session at a ps has no shards.
+func (s *shards) checkpointsIn(folder string) error {
+	if folder == "" {
+		return nil
+	}
+	if s == nil {
+		return fmt.Errorf("%w: checkpoint_dir %s: want it of a session of gradbus_local alone", errConfig, folder)
+	}
+	if err := s.SetFolder(folder); err != nil {
+		return fmt.Errorf("%w: %w", errFile, err)
+	}
+	return nil
+}
+
 // memoryMiBMax keeps memory_mib within what a number of bytes can say.
 const memoryMiBMax = 1 << 30
 
@@ -64,8 +78,6 @@ func options(text *C.char, to any) error {
 		field, _ := strings.CutPrefix(err.Error(), "json: unknown field ")
 		if field, _ = strconv.Unquote(field); renamed[field] != "" {
 			return fmt.Errorf("%w: %q is called %q now", errConfig, field, renamed[field])
-		} else if withdrawn[field] != "" {
-			return fmt.Errorf("%w: %s: %s", errConfig, field, withdrawn[field])
 		}
 		return fmt.Errorf("%w: %w", errConfig, err)
 	}
@@ -96,6 +108,10 @@ func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_
 			Shards    int    `json:"shards"`
 			MemoryMiB int64  `json:"memory_mib"` // that jobs may hold; 0: three quarters of the machine's
 			Log       string `json:"log"`
+			// As the flags of ps of these names.
+			CheckpointDir   string `json:"checkpoint_dir"`
+			CheckpointEvery string `json:"checkpoint_every"`
+			CheckpointKeep  int    `json:"checkpoint_keep"`
 		}
 		if out == nil {
 			return fmt.Errorf("%w: shards is NULL", errArgument)
@@ -117,7 +133,8 @@ func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_
 			return err
 		}
 		s, err := local.Start(context.Background(), local.Options{Shards: o.Shards, Backend: backend, Log: log,
-			MemoryBytesMax: o.MemoryMiB << 20, MemorySetting: "memory_mib"})
+			MemoryBytesMax: o.MemoryMiB << 20, MemorySetting: "memory_mib",
+			CheckpointDir: o.CheckpointDir, CheckpointEvery: o.CheckpointEvery, CheckpointKeep: o.CheckpointKeep})
 		if err != nil {
 			backend.Close()
 			file.Close()

@@ -31,13 +31,6 @@ import (
 // renamed has the new names of settings by the old ones, which are refused until 1.0. It is never written to.
 var renamed = map[string]string{"back_within": "reconnect_timeout", "told": "elastic"}
 
-// withdrawn has what to use in place of settings that there are no more. It is never written to.
-var withdrawn = map[string]string{
-	"checkpoint_dir":   "a trainer writes no checkpoints: give --checkpoint-dir to ps",
-	"checkpoint_every": "a trainer writes no checkpoints: give --checkpoint-every to ps",
-	"checkpoint_keep":  "a trainer writes no checkpoints: give --checkpoint-keep to ps",
-}
-
 // session is a trainer's, for threads that know nothing of each other.
 type session struct {
 	*trainer.Session // once joined
@@ -71,8 +64,9 @@ type config struct {
 	Log       string `json:"log"`
 	// ReconnectTimeout is the time, in seconds, for a lost server to return; 0: the default of trainer.Config.
 	ReconnectTimeout float64 `json:"reconnect_timeout"`
-	From             string  `json:"from"`   // a saved model
-	Resume           bool    `json:"resume"` // begin with the newest durable version
+	From             string  `json:"from"`           // a saved model
+	Resume           bool    `json:"resume"`         // begin with the newest durable version
+	CheckpointDir    string  `json:"checkpoint_dir"` // of Local, to resume from
 	// Elastic says whether the program computes whatever lanes gradbus_begin gives.
 	Elastic elasticity `json:"elastic"`
 	// Derived says that the name of the job is one that this library's callers derive, and no program has chosen.
@@ -106,9 +100,15 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 		if s.of, err = get[*shards](c.Local); err != nil {
 			return to, s, err
 		}
+		if err = s.of.checkpointsIn(c.CheckpointDir); err != nil {
+			return to, s, err
+		}
 		to = s.of.Config()
 		to.Member = schema.Member(c.ID)
 		return to, s, c.begin(&to)
+	}
+	if err = s.of.checkpointsIn(c.CheckpointDir); err != nil {
+		return to, s, err
 	}
 	to = trainer.Config{Server: c.Server, Route: c.Route, Member: schema.Member(c.ID), CredsFile: c.Creds}
 	if c.TokenFile != "" {

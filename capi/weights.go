@@ -94,6 +94,24 @@ func go_scale_lr(t *C.gradbus_thread, handle C.gradbus_handle, from C.uint64_t, 
 	})
 }
 
+//export go_checkpoint
+func go_checkpoint(t *C.gradbus_thread, handle C.gradbus_handle, folder *C.char, version *C.uint64_t) C.int32_t {
+	return trains(t, handle, func(ctx context.Context, s *session) error {
+		if s.batch != nil {
+			return fmt.Errorf("%w: checkpoint: batch %d is under way: want gradbus_commit before", trainer.ErrOrder,
+				s.batch.Number())
+		}
+		if err := s.of.checkpointsIn(C.GoString(folder)); err != nil {
+			return err
+		}
+		v, err := s.Checkpoint(ctx)
+		if err == nil && version != nil {
+			*version = C.uint64_t(v)
+		}
+		return err
+	})
+}
+
 // tableKeys is the number of rows of a table in one request.
 const tableKeys = 1 << 16
 

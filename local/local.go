@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -39,6 +40,10 @@ type Options struct {
 	MemoryBytesMax int64
 	// MemorySetting is the user's name of MemoryBytesMax, for errors. Empty: its name here.
 	MemorySetting string
+	// CheckpointDir, CheckpointEvery ("10m", or a number of batches) and CheckpointKeep are where, how often and how many
+	// versions of jobs are written, as the flags of ps say. Without a folder, see Shards.SetFolder.
+	CheckpointDir, CheckpointEvery string
+	CheckpointKeep                 int
 	// Adjust may change what the shards are told and given, such as deadlines, and who is told of reports; nil for
 	// nothing.
 	Adjust func(*ps.Config, *ps.Options)
@@ -57,6 +62,13 @@ type Shards struct {
 // Start makes shards, which end with ctx or by Close. Errors: those of ps.Start. After an error nothing is left
 // running.
 func Start(ctx context.Context, o Options) (*Shards, error) {
+	config := ps.Config{Shards: o.Shards, ID: "local", MemoryBytesMax: o.MemoryBytesMax, StallTimeout: ps.StallTimeoutMax}
+	config.Checkpoints.Dir, config.Checkpoints.Keep = o.CheckpointDir, o.CheckpointKeep
+	if o.CheckpointEvery != "" {
+		if err := config.Checkpoints.SetInterval(o.CheckpointEvery); err != nil {
+			return nil, fmt.Errorf("checkpoint_every %w", err)
+		}
+	}
 	s := &Shards{bus: fabric.NewBus(), backend: o.Backend, log: o.Log}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -68,7 +80,6 @@ func Start(ctx context.Context, o Options) (*Shards, error) {
 		}
 		s.backend, s.own = backend, true
 	}
-	config := ps.Config{Shards: o.Shards, ID: "local", MemoryBytesMax: o.MemoryBytesMax, StallTimeout: ps.StallTimeoutMax}
 	options := ps.Options{Backend: s.backend, Bus: s.bus, Log: slog.New(aside{s.log.Handler()}),
 		Local: &ps.Local{Settings: map[string]string{
 			"memory-mib": cmp.Or(o.MemorySetting, "MemoryBytesMax of local.Options")}}}
@@ -91,6 +102,10 @@ func (s *Shards) Config() trainer.Config {
 
 // Server returns the server that runs the shards, for monitoring.
 func (s *Shards) Server() *ps.Server { return s.server }
+
+// SetFolder sets the folder of checkpoints: versions that trainers ask for (trainer.Session.Checkpoint) go to it, and
+// jobs resume from it. It fails if the folder is not writable, or another one is in use.
+func (s *Shards) SetFolder(dir string) error { return s.server.SetFolder(dir) }
 
 // Run calls train for each of so many trainers, all at the same time, and returns when all have returned. The first
 // error of any ends ctx for the others, and is what Run gives. The configuration of the trainer with index i asks to be

@@ -37,9 +37,9 @@ type gradients struct {
 	rows        []float32
 }
 
-// trainReadable trains some batches with gradients that follow from batch and lane, all rows in each.
-func trainReadable(ctx context.Context, s *trainer.Session, batches int, spoil func(gradients)) error {
-	for n := range batches {
+// trainReadable trains some batches, from a first one on, with gradients that follow from batch and lane, all rows in each.
+func trainReadable(ctx context.Context, s *trainer.Session, first, batches int, spoil func(gradients)) error {
+	for n := first; n < first+batches; n++ {
 		b, err := s.Next()
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func TestStaysReadable(t *testing.T) {
 				s := start(t, local.Options{Shards: shards})
 				want, err := trainer.Join(t.Context(), s.Config(), readableJob())
 				must(t, err)
-				must(t, trainReadable(t.Context(), want, 2, func(gradients) {}))
+				must(t, trainReadable(t.Context(), want, 0, 2, func(gradients) {}))
 				good, err := want.Digest(t.Context())
 				must(t, err)
 				must(t, want.Close())
@@ -104,7 +104,7 @@ func TestStaysReadable(t *testing.T) {
 				session, err := trainer.Join(t.Context(), s.Config(), readableJob())
 				must(t, err)
 				defer session.Close()
-				err = trainReadable(t.Context(), session, 4, func(g gradients) {
+				err = trainReadable(t.Context(), session, 0, 4, func(g gradients) {
 					if g.batch == 2 && (g.lane == 1 || strings.HasPrefix(name, "computed")) {
 						spoil(g)
 					}
@@ -146,7 +146,7 @@ func TestEndsWholeWithModules(t *testing.T) {
 			session, err := trainer.Join(t.Context(), s.Config(), job)
 			must(t, err)
 			defer session.Close()
-			ends := trainReadable(t.Context(), session, 4, func(g gradients) {
+			ends := trainReadable(t.Context(), session, 0, 4, func(g gradients) {
 				if g.batch == 2 && g.lane == 0 {
 					g.rows[9] = value
 				}

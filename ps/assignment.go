@@ -89,10 +89,10 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		}
 		send := func(to schema.Member, subject fabric.Subject, frame fabric.Payload) { a.publish(i, to, subject, frame) }
 		w := newWorker(s, config, told, s.log.With("job", assign.Job.Name, "shard", schema.ShardMember(i)), send, tell)
-		switch dir := s.config.Checkpoints.Dir; {
+		switch {
+		case s.config.local != nil || assign.Checkpoints != nil && s.folder.path() != "":
+			w.saver = newSaver(w, assign.Shards)
 		case assign.Checkpoints == nil:
-		case dir != "":
-			w.saver = newSaver(w, dir, assign.Shards)
 		default:
 			w.log.Warn("no version of the job becomes durable, since this ps has no folder for checkpoints",
 				"want", "--checkpoint-dir, the folder of the coordinator's ps")

@@ -130,7 +130,7 @@ func (h *shardHost) makeShards(ctx context.Context, name schema.JobName, run sch
 	if kept {
 		resumed, err = h.server.replicas.resume(assign.Job, of, v, assign.Own)
 	} else {
-		resumed, err = readCheckpoint(h.server.config.Checkpoints.Dir, assign.Job, assign.Resume)
+		resumed, err = readCheckpoint(h.server.folder.path(), assign.Job, assign.Resume)
 	}
 	if err != nil {
 		return nil, err

@@ -411,6 +411,8 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 		l.carryOut(j, j.coordinator.ScaleLR(m.from, c.ScaleLR))
 	case c.LRTaken != nil:
 		l.carryOut(j, j.coordinator.LRTaken(m.from, m.head.Generation, c.LRTaken))
+	case c.Checkpoint != nil:
+		l.checkpoint(j, m.from, c.Checkpoint)
 	case c.Leaving != nil:
 		l.carryOut(j, j.coordinator.Leaving(m.from))
 	case c.Leave != nil:
@@ -440,7 +442,7 @@ func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 			l.server.folder.forget(e.name)
 			l.server.folder.over(e.name, e.run, checkpoint.End)
 		}
-	case c.Leave == nil && c.ScaleLR == nil && c.LRTaken == nil && c.Leaving == nil:
+	case c.Leave == nil && c.ScaleLR == nil && c.LRTaken == nil && c.Checkpoint == nil && c.Leaving == nil:
 		return notForCoordinator(c)
 	}
 	return l.answerEnded(m, m.head.Job)
@@ -448,7 +450,7 @@ func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 
 func notForCoordinator(c *schema.Control) *refusal {
 	return schema.Refuse(schema.ReasonMalformed,
-		"control %s: a coordinator takes join, leave, leaving, scale_lr, lr_taken, report and failed", c.Name())
+		"control %s: a coordinator takes join, leave, leaving, scale_lr, lr_taken, checkpoint, report and failed", c.Name())
 }
 
 // look takes what the registry has seen.

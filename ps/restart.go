@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,15 +183,54 @@ const resumeWindow = time.Minute
 // way, and which versions are durable. It knows which runs have ended here lately that jobs are to continue. It is safe
 // for concurrent use.
 type checkpointFolder struct {
-	dir   string // empty: nothing is written
-	keep  int    // versions of a job
+	local bool // no trainer outlives the process: runs are not noted
+	keep  int  // versions of a job
 	log   *slog.Logger
 	later *sync.WaitGroup // of what is written at the end of a run
 
 	completing sync.Mutex // one checkpoint is completed at a time
 	noting     sync.Mutex // of which runs are under way; a leaf
 	mu         sync.Mutex // a leaf
+	dir        string     // empty: nothing is written
 	ended      map[schema.JobName]time.Time
+}
+
+// path returns where the folder is; empty: there is none.
+func (r *checkpointFolder) path() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dir
+}
+
+// set sets the folder if there is none.
+func (r *checkpointFolder) set(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = checkpoint.CheckFolder(dir)
+	}
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dir == "" {
+		r.dir = dir
+	}
+	if at, err := filepath.Abs(r.dir); err != nil || at != dir {
+		return errors.Join(fmt.Errorf("folder of checkpoints %s: %s is in use: want that one, or another session", dir,
+			r.dir), err)
+	}
+	return nil
+}
+
+// SetFolder sets the folder of checkpoints of a local server that was started without one. Versions go to it when a
+// trainer asks for one (trainer.Session.Checkpoint), whole and at no other time, and jobs resume from it. It fails if the
+// folder is not writable or another one is in use.
+func (s *Server) SetFolder(dir string) error {
+	if !s.folder.local {
+		return fmt.Errorf("folder of checkpoints %s: want a local server, or one that is started with it", dir)
+	}
+	return s.folder.set(dir)
 }
 
 // note notes that a run that its job is to continue has ended now.
@@ -223,6 +263,8 @@ func (r *checkpointFolder) lately(name schema.JobName, now time.Time) bool {
 func (r *checkpointFolder) begin(c *acquisition, f *located) {
 	job := c.job
 	switch {
+	case r.local:
+		return
 	case errors.Is(f.not, errNoFolder):
 		if f.from == nil && job.Rewinds() && job.Policy != schema.PolicyFail {
 			r.log.Warn("no checkpoint folder: a lost trainer or ps ends the job", "job", job.Name, "want", "--checkpoint-dir")
@@ -234,7 +276,7 @@ func (r *checkpointFolder) begin(c *acquisition, f *located) {
 	}
 	r.noting.Lock()
 	defer r.noting.Unlock()
-	err := checkpoint.Begin(r.dir, job.Name, c.record.RunID, f.since, job.Trainers, f.runs...)
+	err := checkpoint.Begin(r.path(), job.Name, c.record.RunID, f.since, job.Trainers, f.runs...)
 	if err != nil {
 		r.log.Error("begin of the job not noted: a restarted ps will not know of it", "job", job.Name, "err", err)
 	}
@@ -244,13 +286,14 @@ func (r *checkpointFolder) begin(c *acquisition, f *located) {
 // the job is to continue it. It does not wait for the disk.
 func (r *checkpointFolder) over(name schema.JobName, run schema.RunID,
 	note func(dir string, job schema.JobName, run schema.RunID) error) {
-	if r.dir == "" {
+	dir := r.path()
+	if dir == "" || r.local {
 		return
 	}
 	r.later.Go(func() {
 		r.noting.Lock()
 		defer r.noting.Unlock()
-		if err := note(r.dir, name, run); err != nil {
+		if err := note(dir, name, run); err != nil {
 			r.log.Warn("the end of the job is not noted", "job", name, "err", err)
 		}
 	})
@@ -260,13 +303,13 @@ func (r *checkpointFolder) over(name schema.JobName, run schema.RunID,
 func (r *checkpointFolder) complete(m *checkpoint.Manifest) error {
 	r.completing.Lock()
 	defer r.completing.Unlock()
-	log := r.log.With("job", m.Job.Name, "version", uint64(m.ID.Version))
-	if err := checkpoint.Complete(r.dir, m); err != nil {
+	log, dir := r.log.With("job", m.Job.Name, "version", uint64(m.ID.Version)), r.path()
+	if err := checkpoint.Complete(dir, m); err != nil {
 		log.Error("version is not durable", "err", err)
 		return err
 	}
 	log.Info("version is durable", "bytes", bytesOf(m), "checkpoint", m.ID.String(), "increments", len(m.Chain())-1)
-	if _, err := checkpoint.Prune(r.dir, m.Job.Name, r.keep); err != nil {
+	if _, err := checkpoint.Prune(dir, m.Job.Name, r.keep); err != nil {
 		log.Warn("older checkpoints are not removed", "err", err)
 	}
 	return nil
@@ -395,7 +438,7 @@ func (s *Server) locate(c *acquisition, offers []offer) (f located, refused *sch
 	case errors.Is(err, errNoOffer) && damaged == 0 && prior.runs != nil:
 		err = nil
 	case errors.Is(err, errNoOffer) && damaged == 0:
-		err = fmt.Errorf("there is no durable version of it in %s: start it without --resume", s.config.Checkpoints.Dir)
+		err = fmt.Errorf("there is no durable version of it in %s: start it without --resume", s.folder.path())
 	}
 	if err != nil {
 		return f, resumeRefused(c, offers, err)
@@ -431,13 +474,13 @@ func resumeRefused(c *acquisition, offers []offer, err error) *schema.Refused {
 
 // numberRun returns the number of a run that begins, or why its versions are not written.
 func (s *Server) numberRun(job *schema.Job) (epoch uint64, err error) {
-	if s.config.Checkpoints.Dir == "" {
+	if s.folder.path() == "" {
 		return 0, errNoFolder
 	}
 	if err := job.CheckVersions(); err != nil {
 		return 0, err
 	}
-	if epoch, err = checkpoint.NextEpoch(s.config.Checkpoints.Dir, job.Name); err != nil {
+	if epoch, err = checkpoint.NextEpoch(s.folder.path(), job.Name); err != nil {
 		return 0, err
 	}
 	return epoch, nil
@@ -449,7 +492,7 @@ func (s *Server) findPriorRun(c *acquisition, offers []offer, epoch uint64) (pri
 	prior = priorRun{resume: c.resume && c.back == 0, asked: c.resume}
 	replica, _ := chooseOffer(offers)
 	var note checkpoint.Lost
-	if dir := s.config.Checkpoints.Dir; dir != "" {
+	if dir := s.folder.path(); dir != "" {
 		var err error
 		if note, err = checkpoint.Running(dir, c.job.Name); err != nil {
 			s.log.Error("interrupted run of the job not known", "job", c.job.Name, "err", err)
@@ -484,7 +527,7 @@ func (s *Server) findPriorRun(c *acquisition, offers []offer, epoch uint64) (pri
 func (s *Server) chooseVersion(c *acquisition, offers []offer, prior *priorRun, unwritten error) (from *choice,
 	damaged int, err error) {
 	offers = slices.Clone(offers)
-	dir := s.config.Checkpoints.Dir
+	dir := s.folder.path()
 	if unwritten == nil {
 		saved, err := s.savedOffers(c.job, prior)
 		if err != nil {
@@ -515,7 +558,7 @@ func (s *Server) chooseVersion(c *acquisition, offers []offer, prior *priorRun, 
 
 // savedOffers returns the versions in the folder of the runs that a job may continue.
 func (s *Server) savedOffers(job *schema.Job, prior *priorRun) (all []offer, err error) {
-	found, err := checkpoint.List(s.config.Checkpoints.Dir, job.Name)
+	found, err := checkpoint.List(s.folder.path(), job.Name)
 	for _, f := range found {
 		at := slices.Index(prior.runs, f.ID.Run)
 		if f.ID.Epoch < prior.since && at < 0 || errors.Is(f.Err, checkpoint.ErrIncomplete) {

@@ -24,6 +24,9 @@ func (f *located) policy(c *Config) *coordinator.CheckpointPolicy {
 	if f.epoch == 0 {
 		return nil
 	}
+	if c.Checkpoints.Dir == "" { // see SetFolder
+		return &coordinator.CheckpointPolicy{Epoch: f.epoch}
+	}
 	return &coordinator.CheckpointPolicy{Epoch: f.epoch, Every: c.Checkpoints.Every,
 		Batches: schema.Version(c.Checkpoints.Batches)}
 }
@@ -39,6 +42,25 @@ func (f *located) resumeFrom() *coordinator.ResumeFrom {
 		from.Bytes, from.Durable = bytesOf(c.saved), c.saved.Created
 	}
 	return from
+}
+
+// checkpoint takes a trainer's request for a durable version.
+func (l *controlLoop) checkpoint(j *job, from schema.Member, r *schema.Checkpoint) {
+	if s := l.server; s.folder.local && j.notSaved != "" { // it may have a folder since
+		f := located{}
+		if f.epoch, f.not = s.numberRun(j.manifest); f.not != nil {
+			j.notSaved = f.not.Error()
+		} else {
+			j.notSaved = ""
+			j.coordinator.WriteVersions(f.policy(&s.config))
+		}
+	}
+	if j.notSaved != "" {
+		l.send(j.name, j.run, from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedCheckpoint,
+			Text: schema.Clip(j.notSaved)}})
+		return
+	}
+	l.carryOut(j, j.coordinator.Checkpoint(l.server.now(), from, r))
 }
 
 // completedJob is a version of a job that is durable, or is not.
@@ -57,17 +79,17 @@ func bytesOf(m *checkpoint.Manifest) (n int64) {
 
 // saver writes the part of its shard of every version that is copied.
 type saver struct {
-	worker *worker
-	dir    string
-	shards int
-	parts  []checkpoint.ID // that were written last
-	wake   chan struct{}   // has room for one: a version is being copied, or there is nothing to copy
+	worker  *worker
+	shards  int
+	parts   []checkpoint.ID   // that were written last
+	written state.CopyRequest // of the last part
+	wake    chan struct{}     // has room for one: a version is being copied, or there is nothing to copy
 
 	failed atomic.Pointer[schema.CheckpointPart] // what could not be written, where nothing has been since
 }
 
-func newSaver(w *worker, dir string, shards int) *saver {
-	return &saver{worker: w, dir: dir, shards: shards, wake: make(chan struct{}, 1)}
+func newSaver(w *worker, shards int) *saver {
+	return &saver{worker: w, shards: shards, wake: make(chan struct{}, 1)}
 }
 
 // run writes until ctx ends.
@@ -81,6 +103,9 @@ func (v *saver) run(ctx context.Context) {
 				v.failed.Store(&schema.CheckpointPart{Version: version, Shard: v.worker.config.Index,
 					Failure: schema.ClipFailure(err.Error())})
 			}
+			if v.worker.checkpoints.Load().Complete { // a trainer waits
+				v.worker.result(nil)
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -93,8 +118,11 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	defer v.worker.recovered(&err)
 	w, began := v.worker, time.Now()
 	wish, touched := w.checkpoints.Load(), state.Extent{}
-	of := state.CopyRequest{Since: wish.Since, All: !wish.Increment}
+	of := copyRequest(wish)
 	w.stepLock.Lock()
+	if wish.Complete && of.At > 0 && of != v.written {
+		w.end.CopyComplete(of)
+	}
 	at, copying := w.end.Copying()
 	if copying {
 		of, touched = w.end.Touched() // there may be a newer wish
@@ -146,6 +174,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 		return version, err
 	}
 	v.wrote(id)
+	v.written = of
 	v.failed.Store(nil)
 	w.part.Store(&schema.CheckpointPart{Version: version, Shard: info.Shard, Bytes: info.Bytes, Checksum: info.Checksum,
 		Touched: touched.Bytes})
@@ -175,11 +204,11 @@ func (v *saver) capture(ctx context.Context, at schema.Version, there bool) (*mo
 func (v *saver) begin(id checkpoint.ID, of *state.CopyRequest, touched *state.Extent) (*checkpoint.Part, error) {
 	job, index := v.worker.config.Job, v.worker.config.Index
 	if of.All {
-		return checkpoint.NewPart(v.dir, job, id, v.shards, index)
+		return checkpoint.NewPart(v.worker.server.folder.path(), job, id, v.shards, index)
 	}
 	base := id
 	base.Version = of.Since
-	return checkpoint.NewIncrement(v.dir, job, id, base, v.shards, index, touched)
+	return checkpoint.NewIncrement(v.worker.server.folder.path(), job, id, base, v.shards, index, touched)
 }
 
 // wrote records a part that is on the disk, and removes the one before it unless its version has become durable.
@@ -189,7 +218,7 @@ func (v *saver) wrote(id checkpoint.ID) {
 	}
 	old, w := v.parts[0], v.worker
 	v.parts = v.parts[1:]
-	if err := checkpoint.DropPart(v.dir, w.config.Job.Name, old, w.config.Index); err != nil {
+	if err := checkpoint.DropPart(v.worker.server.folder.path(), w.config.Job.Name, old, w.config.Index); err != nil {
 		w.log.Warn("part of a version that is not durable stays", "version", uint64(old.Version), "err", err)
 	}
 }
@@ -229,12 +258,20 @@ func (v *saver) tell() {
 	nudge(v.wake)
 }
 
+// copyRequest returns the request to a shard for the version of a wish.
+func copyRequest(c *schema.Checkpoints) state.CopyRequest {
+	return state.CopyRequest{At: c.At, Since: c.Since, All: !c.Increment, BytesMax: state.CopyBytesMax}
+}
+
 // wish tells the shard which version to copy, at its next step. One that nothing comes to has nothing to copy.
 func (w *worker) wish(c *schema.Checkpoints) {
 	if w.saver == nil || c == nil {
 		return
 	}
 	last := w.checkpoints.Swap(c)
+	if c.Complete { // it is asked for again
+		w.saver.failed.Store(nil)
+	}
 	if w.modules != nil && !w.config.Placement.Plan.Moments() && (last == nil || last.At < c.At) {
 		w.modules.CaptureAt(c.At, w.config.Placement.Plan.Ahead)
 	}

@@ -137,7 +137,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	if config.Peer != "" {
 		s.standby = newStandby(s)
 	}
-	s.folder.dir, s.folder.keep = config.Checkpoints.Dir, config.Checkpoints.Keep
+	s.folder.dir, s.folder.keep, s.folder.local = config.Checkpoints.Dir, config.Checkpoints.Keep, config.local != nil
 	s.folder.log, s.folder.later = s.log, &s.releasing
 	s.replicas = newReplicaStore(s)
 	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)

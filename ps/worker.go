@@ -17,7 +17,6 @@ import (
 	"gradbus/shard"
 	"gradbus/shard/endpoint"
 	"gradbus/shard/round"
-	"gradbus/shard/state"
 )
 
 // worker runs one shard of one job: who steps the pure state machine when, and what surrounds it: a queue,
@@ -547,7 +546,7 @@ func (w *worker) step(it *item) (err error) {
 	}
 	if wish := w.checkpoints.Load(); wish != w.wished {
 		w.wished = wish
-		w.end.CopyAt(state.CopyRequest{At: wish.At, Since: wish.Since, All: !wish.Increment, BytesMax: state.CopyBytesMax})
+		w.end.CopyAt(copyRequest(wish))
 	}
 	before := w.watch.begin()
 	taken, err := w.end.Step(it.from, &it.view, it.payload)

@@ -24,7 +24,9 @@ type Control struct {
 	ScaleLR *ScaleLR `json:"scale_lr,omitempty"`
 	LR      *LR      `json:"lr,omitempty"`
 	LRTaken *LRTaken `json:"lr_taken,omitempty"`
-	Group   *Group   `json:"group,omitempty"`
+	// Checkpoint asks for a durable version, and answers when it is.
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+	Group      *Group      `json:"group,omitempty"`
 	// Stalled tells all trainers which trainer a batch waits for.
 	Stalled *Stalled `json:"stalled,omitempty"`
 
@@ -146,6 +148,9 @@ type Refused struct {
 // RefusedLR is the reason of a Refused that answers ScaleLR.
 const RefusedLR = "lr"
 
+// RefusedCheckpoint is the reason of a Refused that answers Checkpoint.
+const RefusedCheckpoint = "checkpoint"
+
 // RefusedBusy is the reason of a Refused that is not final: Text names the obstacle, and a repeated request may be
 // admitted.
 const RefusedBusy = "busy"
@@ -266,6 +271,14 @@ type Checkpoints struct {
 	// then. With Increment they contain only that.
 	Since     Version `json:"since,omitempty"`
 	Increment bool    `json:"increment,omitempty"`
+	// Complete says that At is complete on all shards: each copies it at once, and does not wait for the next batch.
+	Complete bool `json:"complete,omitempty"`
+}
+
+// Checkpoint asks the coordinator to make a version durable that is complete on all shards. The trainer repeats it, and
+// begins no batch before the coordinator answers with the same message, or with Refused.
+type Checkpoint struct {
+	Version Version `json:"version"`
 }
 
 // CheckpointPart is the part of a version that a shard has written, or why it could not.

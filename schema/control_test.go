@@ -27,6 +27,7 @@ func testControls() []Control {
 		{ScaleLR: &ScaleLR{From: 500, Scale: 0.1}},
 		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
 		{LRTaken: &LRTaken{Serial: 3, Begun: 480}},
+		{Checkpoint: &Checkpoint{Version: 18}},
 		{Group: &Group{Update: 7, Member: "t1", Batch: 3, Parked: 2, Size: 3, AtNS: 1 << 60}},
 		{Stalled: &Stalled{Member: "t1", Host: "box", Batch: 3, WaitedMS: 5000, LimitMS: 1800000}},
 		{Keep: &Keep{Serial: 2, Series: 1, Shards: 2, To: []Member{"p-a", "p-b"}, At: 18, Since: 17, Whole: 17,

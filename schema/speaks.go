@@ -120,6 +120,20 @@ func (j *Job) CheckVersions() error {
 	return nil
 }
 
+// CheckCheckpoint returns why a trainer cannot ask for a durable version of a job, or nil: it asks between two batches,
+// when shards have all of a version that is common to them.
+func (j *Job) CheckCheckpoint() error {
+	switch p := j.Plan(); {
+	case j.Moments():
+		return fmt.Errorf("job %s: its shards have no common version: want consistency %s or %s", j.Name, ConsistencySync,
+			ConsistencyBounded)
+	case p.Owner != ByShards || len(j.Modules) > 0:
+		return fmt.Errorf("job %s: trainers or modules have a part of its state: want apply %s, and no modules", j.Name,
+			ApplyUpdate)
+	}
+	return j.CheckVersions()
+}
+
 // rewindsAlike reports whether a job that rewinds has the bits of an undisturbed one, with any number of trainers:
 // batches are in step, sums are not rounded in transit, and no trainer has state of its own.
 func (j *Job) rewindsAlike() bool {

@@ -343,6 +343,19 @@ func (c *copier) beginCopy(l *round.Line) {
 	c.copy = &copying{state.NewVersionCopy(*w, c.model.dense, c.job.Tables, c.model.tables), replica}
 }
 
+// CopyComplete begins the copy of a version that is complete on all shards, and that no trainer computes a batch on yet.
+// It does nothing if the shard is not at the version, or is taking another copy for files.
+func (s *Shard) CopyComplete(w state.CopyRequest) {
+	l := s.clock.Lines()[0]
+	if !s.plan.ClockOf(schema.ByShards).Common() || schema.Version(l.Done()) != w.At ||
+		!l.Untouched(schema.Batch(w.At)) || s.copy != nil && !s.copy.replica {
+		return
+	}
+	s.EndCopy()
+	s.copies, s.copied = w, w.At
+	s.copy = &copying{state.NewVersionCopy(w, s.model.dense, s.config.Job.Tables, s.model.tables), false}
+}
+
 // copyNow begins the requested copy of the current state, if it was not taken yet.
 func (c *copier) copyNow() {
 	if w := c.copies; w.At > c.copied && c.copy == nil {

@@ -34,6 +34,8 @@ type membership struct {
 	reader   *reader
 	lr       *learningRates
 
+	checkpoints *checkpoints
+
 	run       *run // the run of batches under way; nil between two
 	takeovers takeovers
 
@@ -71,7 +73,7 @@ func newMembership(ctx context.Context, c Config, job *schema.Job, joined schema
 	if err != nil {
 		return nil, err
 	}
-	s := &membership{connection: conn, lr: newLearningRates(conn, joined.LR),
+	s := &membership{connection: conn, lr: newLearningRates(conn, joined.LR), checkpoints: newCheckpoints(conn),
 		stats: &statistics{}, activity: &activity{epoch: conn.epoch}, fingerprints: &fingerprints{}}
 	if s.flat, err = newFlatSpace(job, s.place); err != nil {
 		return nil, err
@@ -147,7 +149,7 @@ func (s *membership) buildAround(params *parameters) (err error) {
 	s.reader = &reader{connection: s.connection, exchange: s.exchange, results: s.results, params: params,
 		replicas: s.replicas, modules: s.modules}
 	s.receiver = &receiver{connection: s.connection, exchange: s.exchange, results: s.results, share: s.share, lr: s.lr,
-		modules: s.modules, takeovers: &s.takeovers}
+		modules: s.modules, takeovers: &s.takeovers, checkpoints: s.checkpoints}
 	s.heartbeats = &heartbeats{connection: s.connection, exchange: s.exchange, stats: s.stats, activity: s.activity,
 		modules: s.modules, reducer: s.reducer, fingerprints: s.fingerprints}
 	if s.config.TelemetryEvery > 0 {

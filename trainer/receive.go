@@ -13,12 +13,13 @@ import (
 // receiver takes the messages of one run, and gives each frame to the part of the trainer that waits for it.
 type receiver struct {
 	*connection
-	exchange  *exchanging
-	results   *results
-	share     *share
-	lr        *learningRates
-	modules   *modules
-	takeovers *takeovers
+	exchange    *exchanging
+	results     *results
+	share       *share
+	lr          *learningRates
+	modules     *modules
+	takeovers   *takeovers
+	checkpoints *checkpoints
 }
 
 // receive is called for every message of an owner to this trainer, from one goroutine for each connection of each
@@ -166,6 +167,12 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 		return nil
 	case c.Refused != nil && c.Refused.Reason == schema.RefusedLR:
 		r.lr.refuse(c.Refused)
+		return nil
+	case c.Checkpoint != nil:
+		r.checkpoints.take(c.Checkpoint.Version, nil)
+		return nil
+	case c.Refused != nil && c.Refused.Reason == schema.RefusedCheckpoint:
+		r.checkpoints.take(0, c.Refused)
 		return nil
 	case c.Refused != nil && c.Refused.Reason == schema.RefusedReplaced:
 		if c.Refused.Want != strconv.Itoa(int(r.joined.Generation)) {

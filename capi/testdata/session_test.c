@@ -134,6 +134,14 @@ static void case_saves(void) {
   uint64_t decided = 0;
   OK(gradbus_finish(session));
   OK(gradbus_scale_lr(session, 0, 0.5f, &decided));
+  uint64_t version = 0;
+  OK(gradbus_checkpoint(session, "versions", &version));
+  OK(gradbus_checkpoint(session, NULL, NULL));
+  CHECK(version == 1, "version %d", (int)version);
+  GIVES(GRADBUS_FILE, "is in use", gradbus_checkpoint(session, "others", &version));
+  begin(session);
+  GIVES(GRADBUS_ORDER, "batch 1 is under way", gradbus_checkpoint(session, NULL, &version));
+  OK(gradbus_finish(session));
   CHECK(decided >= 1, "batch %d", (int)decided);
   char *text = NULL;
   OK(gradbus_job(session, &text));

@@ -11,7 +11,7 @@ import (
 )
 
 // CheckpointPolicy is the interval of checkpoints. A version is requested when either interval has passed since the
-// last one.
+// last one. Without an interval only trainers request versions, and each is written whole.
 type CheckpointPolicy struct {
 	Epoch   uint64         // of this run among those of the job's name
 	Every   time.Duration  // 0: by batches alone
@@ -53,6 +53,8 @@ type checkpointing struct {
 	durable durability
 	drains  bool              // this ps is to end
 	last    schema.Version    // that was asked for since; 0: none
+	wanted  schema.Version    // by waiting; 0: none
+	waiting []schema.Member   // trainers that begin no batch before a version is durable
 	growth  checkpoint.Growth // of the newest durable version
 }
 
@@ -66,6 +68,7 @@ type askedVersion struct {
 	failed  bool                          // and was counted
 	// increment is set if only changes are written.
 	increment bool
+	complete  bool // on all shards, when it was asked for
 }
 
 // AskedMax bounds the versions that are waited for. A shard that has written so many later ones removes its part of one
@@ -129,6 +132,50 @@ func (k *checkpointing) tick(now time.Time, members slots, writing, wanted bool)
 	return true, decisions
 }
 
+// request takes a trainer's request for a version that is complete on all shards. It replaces later versions, which no
+// trainer has begun. Assignments name it.
+func (k *checkpointing) request(now time.Time, from schema.Member, v schema.Version) (asked bool, _ []Decision) {
+	if v <= k.durable.version || v <= k.resume.version() && !k.resume.Durable.IsZero() {
+		return false, []Decision{{To: from, Control: schema.Control{Checkpoint: &schema.Checkpoint{Version: v}}}}
+	}
+	if !slices.Contains(k.waiting, from) {
+		k.waiting = append(k.waiting, from)
+	}
+	if v <= k.wanted {
+		return false, nil
+	}
+	k.wanted, k.since = v, now
+	k.asked = slices.DeleteFunc(k.asked, func(a askedVersion) bool { return a.version >= v })
+	a := askedVersion{version: v, at: now, parts: map[int]schema.CheckpointPart{}, growth: k.growth, complete: true}
+	a.since, a.increment = k.base()
+	k.asked = append(k.asked, a)
+	k.giveUp(len(k.asked) - AskedMax)
+	return true, nil
+}
+
+// answer tells the trainers that wait for a version what has become of it.
+func (k *checkpointing) answer(failed bool) (decisions []Decision) {
+	failed = failed || slices.ContainsFunc(k.asked, func(a askedVersion) bool { return a.version == k.wanted && a.failed })
+	durable := k.durable.version >= k.wanted
+	if k.wanted == 0 || !durable && !failed {
+		return nil
+	}
+	for _, to := range k.waiting {
+		d := Decision{To: to, Control: schema.Control{Checkpoint: &schema.Checkpoint{Version: k.wanted}}}
+		if !durable {
+			d = refuseCheckpoint(to, k.durable.failure)
+		}
+		decisions = append(decisions, d)
+	}
+	k.wanted, k.waiting = 0, nil
+	return decisions
+}
+
+func refuseCheckpoint(to schema.Member, text string) Decision {
+	return Decision{To: to, Control: schema.Control{Refused: &schema.Refused{Reason: schema.RefusedCheckpoint,
+		Text: schema.Clip(text)}}}
+}
+
 // drained reports whether the last version is durable, or none is written.
 func (k *checkpointing) drained() bool {
 	return k.policy == nil || k.drains && k.last > 0 && k.durable.version >= k.last
@@ -148,7 +195,7 @@ func (k *checkpointing) assigned() *schema.Checkpoints {
 	told := &schema.Checkpoints{Epoch: k.policy.Epoch, At: k.at()}
 	if told.At > 0 {
 		a := &k.asked[len(k.asked)-1]
-		told.Since, told.Increment = a.since, a.increment
+		told.Since, told.Increment, told.Complete = a.since, a.increment, a.complete
 	}
 	return told
 }
@@ -199,6 +246,9 @@ func (k *checkpointing) written(a *askedVersion, lr []schema.LRChange, trainers 
 
 // base returns the version since which touched rows are reported, and whether nothing else is written.
 func (k *checkpointing) base() (since schema.Version, increment bool) {
+	if k.policy.Every == 0 && k.policy.Batches == 0 {
+		return 0, false // shards do not record which rows are touched
+	}
 	return k.durable.version, k.durable.version > 0 && k.growth.GoesOn()
 }
 

@@ -523,6 +523,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	if a := c.checkpoints.wrote(r.Parts); a != nil {
 		decisions = append(decisions, Decision{Written: c.checkpoints.written(a, c.lr.decided, c.members.here(""))})
 	}
+	decisions = append(decisions, c.checkpoints.answer(false)...)
 	if rose && c.state == Running {
 		decisions = append(decisions, c.offer(now)...)
 	}
@@ -556,7 +557,24 @@ func (c *Coordinator) ShardServerGone(i int, how string) []Decision {
 // join or to leave, since each later batch would be computed again.
 func (c *Coordinator) Completed(now time.Time, w *Written, err error) []Decision {
 	c.checkpoints.complete(now, w, err)
-	return c.rescale(now)
+	return append(c.checkpoints.answer(err != nil && w.Version == c.checkpoints.wanted), c.rescale(now)...)
+}
+
+// Checkpoint takes a trainer's request for a durable version, which is complete on all shards. Versions are written.
+func (c *Coordinator) Checkpoint(now time.Time, from schema.Member, r *schema.Checkpoint) []Decision {
+	if _, ok := c.members.find(from); !ok || c.state != Running {
+		return nil
+	}
+	asked, decisions := c.checkpoints.request(now, from, r.Version)
+	if asked {
+		c.serial++
+	}
+	return c.withAssignment(decisions)
+}
+
+// WriteVersions has versions of the job written from now on, if none was.
+func (c *Coordinator) WriteVersions(p *CheckpointPolicy) {
+	c.config.Checkpoints, c.checkpoints.policy = p, p
 }
 
 // Drain requests a last version, as soon as one can be written. It reports whether that is durable, or there is none to

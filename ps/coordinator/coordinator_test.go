@@ -36,6 +36,7 @@ import (
 //	scale-lr from= [scale=] [batch=]
 //	lr-taken from= begun= [serial=]
 //	lr-recorded
+//	checkpoint from= version=
 //	written ps= version= shards=0+1 [serial=] [writing] [failure=word-word] [bytes=] [touched=]
 //	completed version= asked= [bytes=] [failure=word-word]
 //	durable [at=]
@@ -226,6 +227,8 @@ func (s *membership) run() string {
 	case "written":
 		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: true, Parts: s.parts(),
 			Writing: s.d.HasArg("writing")}))
+	case "checkpoint":
+		return s.tell(s.c.Checkpoint(s.now, from, &schema.Checkpoint{Version: schema.Version(s.count("version", 0))}))
 	case "completed", "durable":
 		return s.durable()
 	case "scale-lr", "lr-taken", "lr-recorded":

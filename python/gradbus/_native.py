@@ -125,6 +125,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_finish": (c_int32, (c_uint64,)),
     "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),
     "gradbus_scale_lr": (c_int32, (c_uint64, c_uint64, c_float, POINTER(c_uint64))),
+    "gradbus_checkpoint": (c_int32, (c_uint64, c_char_p, POINTER(c_uint64))),
     "gradbus_table": (c_int32, (c_uint64, c_int32, c_uint64, c_int64, c_void_p)),
     "gradbus_save": (c_int32, (c_uint64, c_char_p, c_void_p, c_int32, c_char_p)),
     "gradbus_stats": (c_int32, (c_uint64, POINTER(c_void_p))),

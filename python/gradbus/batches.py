@@ -53,6 +53,10 @@ class Batches:
         """Whether a batch has begun that is not committed."""
         return self._open
 
+    def is_incomplete(self) -> bool:
+        """Whether further lanes of the batch that was committed last are to be computed, when it has settled."""
+        return self._pending
+
     def untouched(self) -> int:
         """The first batch of which no lane has ended."""
         return self.number + 1 if len(self._lanes) > 1 else self.number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
 import re
 import struct
 from typing import Any, Callable, TypeVar
@@ -41,6 +42,14 @@ def tensor_named(what: str, value: Any) -> str:
     if not given or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= 127:
         raise ConfigError(f"{what} {value!r:.80}: want 1 to 127 bytes of printable text, other than __metadata__")
     return str(value)
+
+
+def folder_named(value: Any) -> str:
+    """The path of a folder. Errors: ConfigError."""
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ConfigError(f"folder {value!r:.80}: want the path of a folder")
+    return path
 
 
 def flag(what: str, value: Any) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Dict, NoReturn, Optional, Union
 
-from .checks import whole
+from .checks import folder_named, whole
 from .errors import ConfigError
 from .saving import open_start
 from .session import Session
@@ -26,6 +26,9 @@ def local(
     manifest: Optional[Mapping[str, Any]] = None,
     start: Union[None, str, os.PathLike[str]] = None,
     memory_mib: Optional[int] = None,
+    checkpoint_dir: Union[None, str, os.PathLike[str]] = None,
+    checkpoint_every: Union[None, str, int] = None,
+    checkpoint_keep: int = 2,
 ) -> Session:
     """A session of a job within this process, without a server.
 
@@ -33,14 +36,24 @@ def local(
     default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
     :meth:`Session.save`, or a safetensors file of a plain model's ``state_dict()``, with whose values tables, parameters
     and buffers begin; optimizers begin anew. ``memory_mib``: MiB that the job may hold, beside the model; three quarters
-    of the machine's memory by default. Errors: ConfigError; FileError."""
+    of the machine's memory by default. ``checkpoint_dir``: a folder to which versions of the job are written while it
+    trains, as ``ps --checkpoint-dir`` does, and in which :meth:`Session.resume` looks; ``checkpoint_every``: how often,
+    "10m" or a number of batches, 10 s by default; ``checkpoint_keep``: how many stay. Errors: ConfigError; FileError."""
     shards = whole(f"session {name!r}: shards", shards, 1)
     session = Session(name, {}, 1, lanes, seed, manifest, open_start(start))
+    session._folder = None if checkpoint_dir is None else folder_named(checkpoint_dir)
     lib = session.native
     handle = ctypes.c_uint64()
     options: Dict[str, Any] = {"shards": shards}
     if memory_mib is not None:
         options["memory_mib"] = whole(f"session {name!r}: memory_mib", memory_mib, 1, 2**30)
+    if checkpoint_dir is not None:
+        options["checkpoint_dir"] = session._folder
+        options["checkpoint_keep"] = whole(f"session {name!r}: checkpoint_keep", checkpoint_keep, 2, 1000)
+        if checkpoint_every is not None:
+            options["checkpoint_every"] = str(checkpoint_every)
+    elif checkpoint_every is not None:
+        raise ConfigError(f"session {name!r}: checkpoint_every {checkpoint_every!r}: want checkpoint_dir with it")
     lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
     session._config["local"] = session._shards = handle.value
     return session

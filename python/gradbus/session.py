@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import _native, ending, logs, plain
 from .batches import Batches
-from .checks import named, tensor_named, whole
+from .checks import folder_named, named, tensor_named, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
 from .joining import say_policy, waiting
 from .lane import Lane
@@ -84,6 +84,7 @@ class Session:
         self._lock = threading.RLock()
         self._batches = Batches(self)
         self._start = start
+        self._folder: Optional[str] = None  # of a local session's checkpoints
         self._joining: Union[int, ctypes.c_uint64] = 0  # the handle, from the beginning of the join on
         self._mean: Optional[Mean] = None  # of gradbus.hook
         self._process = os.getpid()
@@ -146,9 +147,10 @@ class Session:
                     self._join()
         return self
 
-    def resume(self) -> int:
+    def resume(self, folder: Union[None, str, os.PathLike[str]] = None) -> int:
         """Joins the job as :meth:`start` does, at its newest durable version in place of the first one, and gives how many
-        batches that has had. All trainers of the job resume, or none. The ``ps`` has a folder for checkpoints.
+        batches that has had. All trainers of the job resume, or none. ``folder``: of a local session, where that version
+        is; of :func:`join` it is the folder of the ``ps``. It does not matter which of both has written it.
 
         Rows, dense parameters that servers train and what optimizers keep are those of the version; parameters have
         their values when it returns, and groups of the optimizer their rates. :attr:`next_batch` and a
@@ -156,9 +158,9 @@ class Session:
         optimizers with their first rates, lanes and seed are those of before; the values that the model was made with
         may be others, equal in all trainers. What the script trains by itself (``dense=None``) it loads by itself.
 
-        Errors: OrderError where the session has joined; ConfigError of a local session; JobError where there is no
-        durable version, naming the folder, or it is of another job, naming the field: the session may then
-        :meth:`start`."""
+        Errors: OrderError where the session has joined; ConfigError; FileError where the folder cannot be used; JobError
+        where there is no durable version, naming the folder, or it is of another job, naming the field: the session may
+        then :meth:`start`."""
         with self._lock:
             self._check_open()
             if self.handle:
@@ -166,17 +168,59 @@ class Session:
                     f"session {self.name!r} has joined its job: want resume() before the first forward, and before lanes "
                     "and start()"
                 )
-            if "server" not in self._config:
-                raise ConfigError(
-                    f"session {self.name!r} is local, and keeps no checkpoints: want gradbus.join(...) at a ps with "
-                    "--checkpoint-dir"
-                )
-            self._config["resume"] = True
+            path, config = self._folder_of("resume", folder), self._config
+            self._config = {**config, "resume": True}
+            if path is not None:
+                self._config["checkpoint_dir"] = path
             try:
                 self._join()
+                return self._go_on()
             finally:
-                del self._config["resume"]
-            return self._go_on()
+                self._config = config
+
+    def checkpoint(self, folder: Union[None, str, os.PathLike[str]] = None) -> int:
+        """Makes the version of now durable, and gives how many batches it has had: :meth:`resume` goes on there, with
+        rows, dense parameters that servers train and what optimizers keep. It is called between batches, and waits until
+        the files are on the disk. Of several trainers one may call it, or all at the same batch. 0: it was not written, as
+        lanes of a lost trainer come first, which the log says.
+
+        ``folder``: where a local session writes, which has one folder: that of its first checkpoint or resume, or
+        ``checkpoint_dir``. It keeps two versions, or ``checkpoint_keep``. A session of :func:`join` names none: the
+        ``ps`` writes to its own.
+
+        Errors: OrderError within a batch and before the first; ConfigError; FileError where the folder cannot be used;
+        JobError where the version cannot be written, with the reason: the session continues."""
+        path = self._folder_of("checkpoint", folder)
+        self.start()
+        version = ctypes.c_uint64()
+        with self._lock:
+            self._batches.settle_for_reading()
+            if self._batches.is_incomplete():
+                text = "job %r: no checkpoint of batch %d, of which lanes of a lost trainer are computed first"
+                _log.warning(text, self.name, self._batches.number)
+                return 0
+            if self._batches.is_open():
+                raise OrderError(
+                    f"checkpoint of session {self.name!r} within batch {self._batches.number}: want it between batches, "
+                    "behind the opt.step() of the last lane"
+                )
+            encoded = None if path is None else os.fsencode(path)
+            self._batches.read(self.native.checkpoint, self.handle, encoded, ctypes.byref(version))
+        return version.value
+
+    def _folder_of(self, call: str, folder: Union[None, str, os.PathLike[str]]) -> Optional[str]:
+        """The folder that a call names; None: the one that is in use, or the server's. Errors: ConfigError."""
+        if "server" not in self._config:
+            self._folder = self._folder if folder is None else folder_named(folder)
+            if self._folder is None:
+                raise ConfigError(f"session {self.name!r} has no folder of checkpoints: want {call}(FOLDER)")
+            return self._folder
+        if folder is not None:
+            raise ConfigError(
+                f"{call}({folder!r}) of session {self.name!r}: trainers write no checkpoints: give --checkpoint-dir to "
+                f"ps, and want {call}()"
+            )
+        return None
 
     def _join(self) -> None:
         self._check_open()

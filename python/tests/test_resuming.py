@@ -103,10 +103,6 @@ def test_resume_refused(start, tmp_path):
             model(torch.tensor([1, 2])).sum().backward()
             opt.step()
             assert session.batch == 1
-    with gradbus.local("here") as session:
-        made(session)
-        with pytest.raises(gradbus.ConfigError, match="is local, and keeps no checkpoints"):
-            session.resume()
     with gradbus.join(empty, "without") as session:
         with pytest.raises(gradbus.OrderError, match="has no optimizer"):
             session.resume()
