@@ -10,14 +10,13 @@ import (
 	"gradbus/schema"
 )
 
-// ErrOrder: a call came out of order, or named what the batch does not have. Nothing was changed, nothing was sent, and
-// the session continues.
+// ErrOrder reports a call out of order, or one that names a lane or table that the batch does not have. Nothing was
+// changed or sent, and the session continues.
 var ErrOrder = errors.New("call out of order")
 
-// Batch is one batch of the job in the hands of the program, from Next to Commit. It says which batch is to be computed
-// and which lanes of it: those are told, never chosen. The program says what each lane uses (Samples, Keys, Bags),
-// fetches it, computes lane after lane, and commits. Whatever takes several machines happens in between: the program
-// calls these from one goroutine, in this order.
+// Batch is one batch of the job, from Next to Commit. It has the batch's number and the lanes that this trainer
+// computes, which the coordinator assigned. The program names what each lane uses (Samples, Keys, Bags), calls Fetch,
+// computes lane after lane, and calls Commit, all from one goroutine and in this order.
 //
 //	b, err := session.Next()
 //	for _, l := range b.Lanes() {
@@ -32,32 +31,45 @@ var ErrOrder = errors.New("call out of order")
 //		err = step.End(loss)
 //	}
 //	err = b.Commit(ctx)
+//
+// A program whose forward pass finds out which rows it needs looks them up during the batch. It then names keys and
+// gradients, with SkipFetch instead of Fetch:
+//
+//	b, err := session.Next()
+//	n, err := session.Distinct(users, keys, unique, ids)
+//	err = session.LookupInto(ctx, []trainer.Query{{Table: users, Keys: unique[:n], Rows: rows[:n*dim]}})
+//	... // forward and backward pass
+//	b.Samples(l, 2)
+//	b.Keys(l, users, unique[:n]...)
+//	err = b.SkipFetch(ctx)
+//	step, err := b.Lane(l)
+//	step.BagGrad(users, cuda.Sum, nil, gradients) // and so on, as after Fetch
 type Batch struct {
-	of     *membership // whose lanes it computes
-	run    *run        // of batches, which it belongs to
+	of     *membership // membership whose lanes the batch has
+	run    *run        // series of batches that it belongs to
 	number schema.Batch
 	stage  stage
 	times  *batchTimes
-	named  []int // of each table: the hosted lane whose keys are named
+	named  []int // [table] hosted lane whose keys are being named
 
-	ctx  context.Context // of what is sent while lanes are computed, from Fetch on
+	ctx  context.Context // of messages sent while lanes are computed, from Fetch on
 	stop func()
 
 	steps   []LaneStep // of the hosted lanes
-	rowless bool       // its rows were not fetched
+	rowless bool       // its rows were not fetched (SkipFetch)
 	open    int        // the hosted lane under way, or -1
 	at      int        // hosted lanes before this one are computed
 	samples int
-	skipped int // lanes
+	skipped int // skipped lanes
 	lossSum float64
-	err     error // first broken rule that no call could return yet
+	err     error // first error that no call could return yet
 
-	passes []*Activation // of hosted modules, which step with the batch
+	passes []*Activation // passes of hosted modules that step with the batch
 
-	rewound func(error) error // of a batch of NextAssigned: Session.rewound
+	rewound func(error) error // Session.rewound, for a batch of NextAssigned
 }
 
-// outcome is the error of a call of the program's.
+// outcome returns err as a call of the program returns it.
 func (b *Batch) outcome(err error) error {
 	if b.rewound == nil {
 		return err
@@ -69,9 +81,9 @@ func (b *Batch) outcome(err error) error {
 type stage int
 
 const (
-	naming   stage = iota // its keys
-	prepared              // these are all there, and lookups are built
-	fetched               // lanes, with the rows that were fetched
+	naming   stage = iota // keys are being named
+	prepared              // all keys are named, and lookups are built
+	fetched               // rows have arrived; lanes are being computed
 	committed
 )
 
@@ -79,11 +91,11 @@ func (s stage) String() string {
 	return [...]string{"its keys are being named", "its keys are named", "it was fetched", "it was committed"}[s]
 }
 
-// Wait returns when the batch can be computed: when those before it are complete, as far as the job's consistency wants
-// (in sync, all of them). Session.Param then gives what the batch is computed on. Fetch and SkipFetch wait by
+// Wait returns when the earlier batches that this one depends on are complete: in sync all of them, in bounded all but
+// the last Ahead. Session.Param then returns the values on which the batch is computed. Fetch and SkipFetch wait by
 // themselves.
 //
-// ErrAgain is to be followed by another call; an error other than that and ErrOrder ends the session.
+// After ErrAgain, call it again. An error other than ErrAgain and ErrOrder ends the session.
 func (b *Batch) Wait(ctx context.Context) error { return b.outcome(b.ready(ctx)) }
 
 func (b *Batch) ready(ctx context.Context) error {
@@ -104,16 +116,16 @@ func (b *Batch) wait(ctx context.Context) error {
 		atLeast = b.number - ahead
 	}
 	b.times.keys += b.times.lap()
-	err := b.of.settle(ctx, atLeast) // which counts for how long it waits
+	err := b.of.settle(ctx, atLeast) // settle measures its own waits
 	b.times.restart()
 	b.of.activity.beginAt(seekingKeys, b.times.last)
 	return err
 }
 
-// Number is the batch's; it is computed on that version, in sync.
+// Number returns the batch's number. In sync, it equals the version that the batch is computed on.
 func (b *Batch) Number() schema.Batch { return b.number - b.run.first }
 
-// Lanes are the lanes to be computed, ascending. They may be others in the next batch.
+// Lanes returns the lanes to compute, ascending. They may differ from batch to batch.
 func (b *Batch) Lanes() []lane.Lane {
 	all := make([]lane.Lane, len(b.steps))
 	for i := range all {
@@ -122,8 +134,8 @@ func (b *Batch) Lanes() []lane.Lane {
 	return all
 }
 
-// Samples says how many samples a lane has. Without any, which is what holds of a lane of which nothing is said, it is
-// absent from the batch, and may have no keys.
+// Samples sets the number of samples of a lane, 0 by default. A lane without samples is left out of the batch and must
+// have no keys.
 func (b *Batch) Samples(l lane.Lane, n int) {
 	i, ok := b.names("Samples", l)
 	switch {
@@ -135,8 +147,8 @@ func (b *Batch) Samples(l lane.Lane, n int) {
 	}
 }
 
-// Keys appends keys to those that a lane uses of a table, in the order in which it will use them. Lanes are named in
-// ascending order, each table for itself.
+// Keys appends keys that a lane uses of a table, in the order of use. For each table, lanes must be named in ascending
+// order.
 func (b *Batch) Keys(l lane.Lane, table schema.Table, keys ...uint64) {
 	i, ok := b.names("Keys", l)
 	if !ok || !b.knows(table) {
@@ -152,8 +164,8 @@ func (b *Batch) Keys(l lane.Lane, table schema.Table, keys ...uint64) {
 	t.used[table] = append(t.used[table], keys...)
 }
 
-// Bags says where each bag of a lane begins among its keys of a table that has a pooling, and where the last one ends:
-// from 0 to the number of these keys, one more than there are bags. The offsets are copied.
+// Bags sets the offsets of a lane's bags among its keys of a table with a pooling. There is one more offset than bags:
+// the first is 0, the last the number of keys. The offsets are copied.
 //
 //	b.Keys(l, words, 4, 4, 9, 7)
 //	b.Bags(l, words, []int64{0, 2, 2, 4}) // {4, 4}, {}, {9, 7}
@@ -171,7 +183,7 @@ func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
 	bags.offsets = append(bags.offsets[:0], offsets...)
 }
 
-// names is the hosted lane whose keys may be named.
+// names returns the index of hosted lane l if its keys may be named.
 func (b *Batch) names(call string, l lane.Lane) (int, bool) {
 	if b.run != b.of.run || b.stage != naming || b != b.run.now {
 		b.broken("%s for lane %d: batch %d: %s", call, l, b.Number(), b.stage)
@@ -203,7 +215,7 @@ func (b *Batch) broken(format string, args ...any) {
 	}
 }
 
-// out says why a call may not be made now, or nil.
+// out returns an error if the call is out of order, or nil.
 func (b *Batch) out(call string, want stage) error {
 	if err := b.of.trainingErr(); err != nil {
 		return err
@@ -217,11 +229,11 @@ func (b *Batch) out(call string, want stage) error {
 	return fmt.Errorf("%w: %s: batch %d: %s", ErrOrder, call, b.Number(), b.stage)
 }
 
-// failed ends the session.
+// failed ends the session with err.
 func (b *Batch) failed(ctx context.Context, err error) error { return b.of.failed(ctx, b.number, err) }
 
-// prepare finds the distinct keys and builds the lookups for their rows. It looks at no parameter, so that it can be
-// done while the results of the batch before are under way.
+// prepare finds the distinct keys and builds the lookups of their rows. It reads no parameter, so it can run while the
+// results of the previous batch are under way.
 func (b *Batch) prepare() error {
 	if b.err == nil {
 		if err := b.of.compute.named(b.number, b.named); err != nil {
@@ -239,17 +251,17 @@ func (b *Batch) prepare() error {
 	return b.of.lookups.build(b.of.head(b.number))
 }
 
-// collect lets a workload name the keys of all lanes.
+// collect calls the workload's Keys for all lanes.
 func (b *Batch) collect(w Workload) error {
 	b.named = nil // all of them
 	return b.of.compute.collect(w, b.Number())
 }
 
-// Fetch gets what the named keys stand for: rows, or pooled rows of tables that shards pool. It asks for them right
-// behind what was committed last, and waits for that and for them at once. From here on keys cannot be named any more.
+// Fetch requests the rows of the named keys, or pooled rows of tables that shards pool. The requests leave right behind
+// what was committed last. Fetch waits for the earlier batches, as Wait does, and for the rows. After it, no keys can
+// be named.
 //
-// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of
-// Run.
+// An error other than ErrOrder ends the session. Errors: ErrWorkload if the named keys are invalid, and those of Run.
 func (b *Batch) Fetch(ctx context.Context) error {
 	if err := b.out("Fetch", prepared); err != nil {
 		return b.outcome(err)
@@ -257,8 +269,8 @@ func (b *Batch) Fetch(ctx context.Context) error {
 	return b.outcome(b.fetchWithin(ctx, nil))
 }
 
-// fetchWithin is Fetch, which waits for the batches before until wait ends, where it is not nil: where that is by
-// ErrAgain, the next call continues. wait ends with the session.
+// fetchWithin is Fetch. If wait is not nil, the wait for earlier batches ends with it; if its cause is ErrAgain, the
+// next call continues. wait ends with the session.
 func (b *Batch) fetchWithin(ctx, wait context.Context) error {
 	b.ctx, b.stop = b.of.running(ctx)
 	err := b.fetch(b.ctx, wait)
@@ -314,9 +326,8 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 	return nil
 }
 
-// Lane begins a lane: what the program reads and gives is the LaneStep's. Lanes are computed in ascending order, each
-// once, and ended before the next begins. One without samples need not be computed; its LaneStep has Samples 0 and
-// wants nothing but its End.
+// Lane begins the computation of a lane. Lanes are computed in ascending order, each once, and each must End before the
+// next begins. A lane without samples may be left out; its LaneStep has Samples 0 and needs only its End.
 func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
 	if err := b.out("Lane", fetched); err != nil {
 		return nil, b.outcome(err)
@@ -329,7 +340,7 @@ func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
 	return step, b.outcome(err)
 }
 
-// lane begins hosted lane number i.
+// lane begins hosted lane i.
 func (b *Batch) lane(i int) (*LaneStep, error) {
 	c := b.of.compute
 	l := c.plan.first + lane.Lane(i)
@@ -361,7 +372,7 @@ func (b *Batch) lane(i int) (*LaneStep, error) {
 	return step, nil
 }
 
-// end ends the lane under way with the workload's own error, or nil.
+// end ends the lane under way. err is the workload's error, or nil.
 func (b *Batch) end(step *LaneStep, loss float64, err error) error {
 	b.open, b.at, step.ended = -1, step.index+1, true
 	if err = b.of.compute.endLane(step, err); err != nil {
@@ -375,8 +386,8 @@ func (b *Batch) end(step *LaneStep, loss float64, err error) error {
 	return nil
 }
 
-// Commit hands over what the lanes gave, and returns when it is under way. All lanes that have samples must have ended
-// (ErrOrder). Any other error ends the session.
+// Commit sends the gradients of the lanes and returns without waiting for results. All lanes with samples must have
+// ended (ErrOrder). Any other error ends the session.
 func (b *Batch) Commit(ctx context.Context) error { return b.outcome(b.commit(ctx)) }
 
 func (b *Batch) commit(ctx context.Context) error {
@@ -406,7 +417,7 @@ func (b *Batch) commit(ctx context.Context) error {
 	return nil
 }
 
-// send sends what is to be sent yet, and makes the batch one that waits for results.
+// send sends the rest of the batch, which then waits for results.
 func (b *Batch) send() error {
 	s, r := b.of, b.run
 	if s.compute.plan.last < 0 {
@@ -430,8 +441,8 @@ func (b *Batch) send() error {
 	return nil
 }
 
-// GiveBack undoes the Next that gave the batch, of which nothing was fetched: Next would give it again, and Finish or
-// Close can follow. It is for a program that finds out too late that it has no more data.
+// GiveBack undoes the Next that returned the batch, if nothing was fetched. Next would return the batch again; Finish
+// or Close can follow. It serves a program that learns after Next that it has no more data.
 func (b *Batch) GiveBack() error {
 	if err := b.out("GiveBack", naming); err != nil {
 		return b.outcome(err)
@@ -440,25 +451,11 @@ func (b *Batch) GiveBack() error {
 	return nil
 }
 
-// A program whose forward pass itself says which rows it needs, one table after the other, looks them up while a batch
-// is under way, and names keys and gradients afterwards:
+// SkipFetch is Fetch without a request, for a program that has already looked up its rows (Session.LookupInto). The
+// lanes have neither Rows nor Pooled. Tables that shards pool need their Bags and PooledGrad as after Fetch. A batch
+// whose rows were already requested needs Fetch (ErrOrder).
 //
-//	b, err := session.Next()
-//	n, err := session.Distinct(users, keys, unique, ids)
-//	err = session.LookupInto(ctx, []trainer.Query{{Table: users, Keys: unique[:n], Rows: rows[:n*dim]}})
-//	... // forward and backward pass
-//	b.Samples(l, 2)
-//	b.Keys(l, users, unique[:n]...)
-//	err = b.SkipFetch(ctx)
-//	step, err := b.Lane(l)
-//	step.BagGrad(users, cuda.Sum, nil, gradients) // and so on, as after Fetch
-
-// SkipFetch is Fetch for a program that has looked up itself what the named keys stand for: nothing is asked for, and
-// the lanes have neither Rows nor Pooled. Tables that shards pool want their Bags and PooledGrad, as after Fetch. A
-// batch whose rows were asked for already wants Fetch (ErrOrder).
-//
-// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of
-// Run.
+// An error other than ErrOrder ends the session. Errors: ErrWorkload if the named keys are invalid, and those of Run.
 func (b *Batch) SkipFetch(ctx context.Context) error {
 	if err := b.out("SkipFetch", naming); err != nil {
 		return b.outcome(err)

@@ -16,110 +16,108 @@ import (
 	"gradbus/schema"
 )
 
-// Folder is a place that a process writes to.
+// Folder is a directory that a process writes to.
 type Folder = process.Folder
 
-// Config says how a trainer reaches its server and how long it waits for what. What the trainers of a job must agree on
-// is not here but in the job's manifest (schema.Job). The zero value of every field works.
+// Config sets how a trainer reaches its server, which values its job begins with, and its timeouts. Settings on which
+// the trainers of a job must agree are in the job's manifest (schema.Job). The zero value is valid.
 type Config struct {
-	// Server is the address of the ps, as in nats://127.0.0.1:4222, or of the NATS server or cluster by which several ps
-	// know each other; user:password@ may be part of it. Empty is nats://127.0.0.1:4222, where ./bin/ps listens.
+	// Server is the URL of the ps, or of the NATS server or cluster through which several ps communicate. It may contain
+	// user:password@. Default: nats://127.0.0.1:4222, the address of ./bin/ps.
 	Server string
-	// Bus is the network that Server is an address of, in a job that lives in this process; nil is TCP. Token and TLS then
-	// say nothing.
+	// Bus is the in-process network of Server, for a job within this process. nil: TCP. With a Bus, Token and TLS are
+	// ignored.
 	Bus *fabric.Bus
-	// Local says that shards and trainers of the job are one program, by package local: then a value that is not finite
-	// ends the training alone, and the session stays readable where the job has no modules (Session.Err).
+	// Local marks a job whose shards and trainers are one program, as package local makes it. A value that is not finite
+	// then ends the training only, and the session stays readable if the job has no modules (Session.Err).
 	Local bool
-	// Derived says that gradbus has derived the name of the job from another job's. A program that chooses a name leaves
-	// it false, and is refused one of those (schema.CheckChosen).
+	// Derived allows a job name of the form that gradbus derives from another job's name. Programs leave it false, and
+	// Join then refuses such names (schema.CheckChosen).
 	Derived bool
-	// Route says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
-	// schema.DataCluster, all by way of Server, which is slower.
+	// Route selects the connections to the shards. schema.DataDirect, the default, connects to each ps at the address
+	// that it announces. schema.DataCluster sends everything through Server, which is slower.
 	Route string
-	// Member is the member id to ask for, t0, t1, ...; empty for the next free one.
+	// Member is the requested member id: t0, t1, and so on. Default: the next free one.
 	Member schema.Member
-	// Token is the server's credential; empty where it asks for none.
+	// Token is the server's shared secret. Empty: none.
 	Token string
-	// CredsFile is a file with NATS credentials for Server; empty where it wants none.
+	// CredsFile is the path of a NATS credentials file for Server. Empty: none.
 	CredsFile string
-	// TLS encrypts the connections to Server, and to those ps whose address begins with tls://, where it is not nil.
+	// TLS encrypts the connections to Server, and to each ps whose address begins with tls://. nil: no TLS.
 	TLS *tls.Config
-	// DataHost is where this trainer's own data server listens in a job that reduces between trainers: a name or IP of
-	// this machine, or host:port for a port of choice. Anything but loopback needs a Token of at least 16 characters, and
-	// DataTLS where the way to Server is encrypted. Empty is the address of this machine on the way to Server where that
-	// is elsewhere and these are given, else 127.0.0.1.
+	// DataHost is the host, or host:port, at which this trainer's data server listens. Only jobs that reduce between
+	// trainers have data servers. A host other than loopback requires a Token of at least 16 characters, and DataTLS if
+	// the connection to Server is encrypted. Default: the local address of the connection to Server if those requirements
+	// are met, otherwise 127.0.0.1.
 	DataHost string
-	// Advertise is the host, or host:port, by which the other trainers reach the data server; empty means DataHost, or
-	// where that is all addresses the one of this machine on the way to Server.
+	// Advertise is the host, or host:port, at which other trainers reach the data server. Default: DataHost, or, if that
+	// means all addresses, the local address of the connection to Server.
 	Advertise string
-	// DataTLS holds the data server's certificate; nil means that it speaks plain TCP. TLS says how others' are checked.
+	// DataTLS is the TLS configuration of the data server, with its certificate. nil: plain TCP. TLS verifies the
+	// certificates of other trainers.
 	DataTLS *tls.Config
-	// Backend does the arithmetic. The session does not close it. Where it is nil, the session opens the fastest that this
-	// build has on this machine, and closes it at the end; Session.Backend gives it.
+	// Backend does the arithmetic. The caller owns it and closes it after the session. nil: the session opens the fastest
+	// backend of this build that the machine supports, and closes it when the session closes. Session.Backend returns it.
 	Backend cuda.Backend
-	// From is the model whose values the job begins with: Join notes it in the manifest (schema.Job.Start), or compares it
-	// with the one that is noted there. Where the manifest notes one, only the trainer that has lane 0 needs it. nil where
-	// values are drawn. See Model.
+	// From is the model whose values the job begins with. Join records its digest in the manifest (schema.Job.Start), or
+	// compares it with the recorded one. If the manifest already has a digest, only the trainer with lane 0 needs From.
+	// nil: initial values are drawn. Excludes Dense.
 	From *Model
-	// Dense are the values that the dense parameters begin with, by name and all of them, where tables are drawn: Join
-	// notes their digest in the manifest, so that a trainer whose values are others is refused. They are read until Join
-	// returns. nil where all is drawn, or with From.
+	// Dense has the initial values of all dense parameters by name, for a job whose tables are drawn. Join records their
+	// digest in the manifest, so a trainer with different values is refused. Join copies them. nil: initial values are
+	// drawn, or come from From.
 	Dense map[string][]float32
-	// Resume begins with the newest durable version of the job in place of version 0: ps writes versions down where it has
-	// a folder for them (--checkpoint-dir). All trainers of a job resume, or none. Session.Version tells where it is.
+	// Resume begins with the newest durable version of the job instead of version 0. A ps stores versions if it runs with
+	// --checkpoint-dir. All trainers of a job must have the same value. Session.Version returns the version.
 	Resume bool
-	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic
-	// is slow.
+	// Log receives the session's log records. nil: only warnings about slow arithmetic are logged, to slog.Default.
 	Log *slog.Logger
-	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.
+	// OnWaiting is called by Join whenever the number of missing trainers changes. nil: no calls.
 	OnWaiting func(missing int)
 
-	// GPUs is asked with every report for what it says of this machine's GPUs; nil for nothing. It must return at once,
-	// and what it returns is not to be changed any more.
+	// GPUs returns the state of this machine's GPUs for each telemetry report. It must return at once, and the caller
+	// must not change the result afterwards. nil: reports have no GPUs.
 	GPUs func() []schema.GPUReport
 
-	// Writes is where this process writes what the session knows nothing of, such as models: reports say how much room
-	// there is. It is asked every ten seconds, and nothing ever waits for an answer.
+	// Writes lists directories that this process writes to, such as the one for its models. Reports have the free space
+	// of each. The session measures it every ten seconds without delaying the training.
 	Writes []Folder
 
-	// OnGroup is told what becomes of groups, in the order in which it happens and before this trainer has what a group
-	// made, in a grouped job whose manifest asks for it (schema.Job.GroupEvents); nil for nothing. It must return at once.
+	// OnGroup is called for each event of a group, in order, and before this trainer has the group's result. It applies
+	// to mode grouped, with schema.Job.GroupEvents set. It must return at once. nil: no calls.
 	OnGroup func(schema.Group)
 
-	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
+	// Timeline records the times of each bucket in Progress.Buckets.
 	Timeline bool
 
-	// WindowBytes bounds the bytes of gradients in flight to each shard, 64 KiB to 64 MiB; the server may grant less.
-	// 0: what the server grants, usually 4 MiB, which keeps 10 Gbit/s busy over 3 ms. With less, requests wait less
-	// behind gradients.
+	// WindowBytes bounds the gradients in flight to each shard, in bytes: 64 KiB to 64 MiB. The server may grant less. A
+	// smaller window delays requests less, a larger one keeps a longer link busy. Default: the server's grant, usually 4
+	// MiB, which keeps 10 Gbit/s busy over 3 ms.
 	WindowBytes int
 
-	// HeartbeatEvery is the time between two signs of life to the coordinator. Zero means 1 s. It must be well below the
-	// coordinator's deadline (30 s by default).
+	// HeartbeatEvery is the interval between heartbeats to the coordinator. It must be well below the coordinator's
+	// deadline (30 s by default). Default: 1 s.
 	HeartbeatEvery time.Duration
-	// TelemetryEvery is the time between two reports, by which a page, a metric or a terminal shows how this trainer
-	// fares. Zero means 1 s; below zero none are sent. It must not exceed an hour.
+	// TelemetryEvery is the interval between telemetry reports, at most 1 h. Negative: no reports. Default: 1 s.
 	TelemetryEvery time.Duration
-	// RetryAfter is the time after which a missing answer is requested again, before the duration of answers is known
-	// (then it follows from that, for lookups and the like). It doubles at times, up to eight times. Zero: 1 s.
+	// RetryAfter is the time before an unanswered request is repeated. The session shortens or extends it once it has
+	// measured response times. Waits double from one repetition to the next, up to eight times RetryAfter. Default: 1 s.
 	RetryAfter time.Duration
-	// AnswerWithin bounds the time of the coordinator's first answer to a join. Zero: 10 s.
+	// AnswerWithin bounds the wait for the coordinator's first answer to a join. Default: 10 s.
 	AnswerWithin time.Duration
-	// ReconnectTimeout is the time for a lost connection to shards to return before the session ends with
-	// ErrServerLost. Zero: 30 s, after which a job's other members give up this one too, unless the server has another
-	// deadline.
+	// ReconnectTimeout is the time for a lost connection to a shard to return; then the session ends with ErrServerLost.
+	// Default: 30 s, which is also the coordinator's default deadline for a silent trainer.
 	ReconnectTimeout time.Duration
-	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
+	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Default: 10 s.
 	LeaveWithin time.Duration
 
-	rejoin   schema.RunID      // the run that the trainer was part of, and whose job it rejoins; 0: none
-	rejoinAs schema.Member     // the member that the trainer was in that run
-	standby  string            // where the job continues when the ps at Server is lost; empty: nowhere else
-	key      *uint64           // of all joins until one is answered: schema.Join.Key
-	number   uint64            // of this session: schema.Join.Number
-	rejoinAt schema.Generation // of its slot in that run
-	promised schema.Generation // rejoinAt where it has promised the standby to follow it: schema.Join.Promised; else 0
+	rejoin   schema.RunID      // run whose job the trainer rejoins; 0: none
+	rejoinAs schema.Member     // member's id in that run
+	standby  string            // URL of the ps where the job continues if Server is lost; empty: none
+	key      *uint64           // schema.Join.Key of all joins until one is answered
+	number   uint64            // schema.Join.Number of this session
+	rejoinAt schema.Generation // generation of its slot in that run
+	promised schema.Generation // schema.Join.Promised: rejoinAt if it promised the replica's ps to follow it, else 0
 }
 
 // Limits of Config.WindowBytes.
@@ -128,46 +126,48 @@ const (
 	windowBytesMax = 64 << 20
 )
 
-// Errors of a session, wrapped with what happened. Refused is another.
+// Errors of a session. They are wrapped with details. See also Refused.
 var (
-	// ErrConfig: the Config is not usable; nothing was sent.
+	// ErrConfig reports a Config or job description that is invalid. Nothing was sent.
 	ErrConfig = errors.New("invalid trainer configuration")
-	// ErrNoAnswer: the server is there, and no coordinator of it has answered, since it is no ps, or one of another build;
-	// or another trainer of a job that reduces between trainers is out of reach.
+	// ErrNoAnswer reports a server without a coordinator that answers: it is no ps, or a ps of an incompatible version.
+	// It also reports another trainer's data server that cannot be reached.
 	ErrNoAnswer = errors.New("no coordinator answered")
-	// ErrServerLost: the server was there and is not any more, with the job's state, and the job does not continue from a
-	// durable version or at another ps. Where it does, the session joins its next run and gives no error.
+	// ErrServerLost reports that the server, and with it the state of the job, was lost, and that the job does not
+	// continue from a durable version or at another ps. If it does continue, the session joins its next run instead of
+	// failing.
 	ErrServerLost = errors.New("server lost")
-	// ErrJobFailed: the coordinator ended the job for all of its trainers, also because one of them, or a ps, was asked to
-	// end. Its name may be used again.
+	// ErrJobFailed reports that the coordinator ended the job for all trainers, for example because a trainer failed or a
+	// ps was told to stop. The job's name can be used again.
 	ErrJobFailed = errors.New("job failed")
-	// ErrInterrupted is the argument of Abort for a program that was told to end, and has not failed: other trainers
-	// may compute its lanes. The end of a context by context.Canceled has the same meaning.
+	// ErrInterrupted is the argument of Abort for a program that was told to stop and has not failed. Other trainers may
+	// then compute its lanes. The cancellation of a context (context.Canceled) has the same meaning.
 	ErrInterrupted = errors.New("interrupted")
-	// ErrWorkload: the program asked for, or gave, what the job does not have, or a Workload returned an error. Nothing
-	// was sent. Session.Distinct, Lookup and LookupInto leave the session usable.
+	// ErrWorkload reports a request for, or a value of, something that the job does not have, or an error of a Workload.
+	// Nothing was sent. The session stays usable if the call was Distinct, Lookup or LookupInto.
 	ErrWorkload = errors.New("workload")
-	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session. Batch.Wait,
-	// NextAssigned, Wait, Finish, LookupInto, and every read that waits for the job's next run give it; the same call,
-	// made again before any other, continues where it was. Any other call fails by it as by any cause.
+	// ErrAgain is a context's cause that interrupts a wait without ending the session. Batch.Wait, NextAssigned, Wait,
+	// Finish, LookupInto, and reads that wait for the job's next run return it. The same call, repeated before any other,
+	// continues the wait. Any other call treats it as any cause and fails.
 	ErrAgain = errors.New("interrupted: call again")
-	// ErrLeft: the session has ended by Close or Abort.
+	// ErrLeft reports that the session was ended by Close or Abort.
 	ErrLeft = errors.New("session has left its job")
 )
 
-// Errors that the package tells apart, and a program does not.
+// Errors that only the package distinguishes.
 var (
 	errNoServers error = &kindError{"no ps is announced at", ErrNoAnswer}
-	// errPeerLost: another trainer's data server is out of reach.
+	// errPeerLost reports that another trainer's data server cannot be reached.
 	errPeerLost error = &kindError{"data server of a trainer lost", ErrNoAnswer}
-	// errNoParameters: a new trainer did not get the parameters that other trainers own. Another join may get them.
+	// errNoParameters reports that a new trainer did not receive the parameters that other trainers own. Another join may
+	// receive them.
 	errNoParameters error = &kindError{"no other trainer says what parameters it has", ErrNoAnswer}
 	errJobStopped   error = &kindError{"job stopped by request", ErrJobFailed}
-	// errActivation: an activation of a module has ended. The session continues.
+	// errActivation reports that an activation of a module has ended. The session continues.
 	errActivation = errors.New("context is gone")
 )
 
-// kindError is an error of a kind that programs know.
+// kindError is an error that matches one of the exported errors.
 type kindError struct {
 	text string
 	kind error
@@ -176,7 +176,7 @@ type kindError struct {
 func (e *kindError) Error() string        { return e.text }
 func (e *kindError) Is(target error) bool { return target == e.kind }
 
-// Validate lists everything that is wrong, each with the field, its value and what would be right.
+// Validate returns an ErrConfig that lists every invalid field with its value and the valid range, or nil.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var wrong []error
@@ -224,7 +224,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// serverName is Server for people: without a password.
+// serverName returns Server without a password, for messages.
 func (c *Config) serverName() string { return fabric.WithoutUser(c.Server) }
 
 func (c Config) withDefaults() Config {

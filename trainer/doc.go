@@ -1,7 +1,7 @@
-// Package trainer makes a program a trainer of a job, and runs the job's batches.
+// Package trainer makes a program a trainer of a job and runs the job's batches.
 //
-// A program describes what it learns (NewJob), from which data (Samples), and the gradient of a sample (a function of a
-// Step). Train does the rest:
+// A program describes what it learns (NewJob), the data that it learns from (Samples), and how the gradient of a sample
+// is computed (a function of a Step). Train does the rest:
 //
 //	job := trainer.NewJob("films", 1).LR(0.1)
 //	job.Table("users", 20000, 8).Normal(0.3)
@@ -11,36 +11,39 @@
 //	err = s.Close()
 //
 // The example Quickstart is a whole program, and docs/programs.md continues from there. Every trainer of a job runs the
-// same program with the same job, and the coordinator assigns its lanes. Data and random numbers of a lane depend on
-// (seed, batch, lane) alone, so the weights do not depend on the number of trainers.
+// same program with the same job. The coordinator assigns lanes, which are slices of every batch, to the trainers. The
+// data and random numbers of a lane depend on (seed, batch, lane) alone, so the weights do not depend on the number of
+// trainers.
 //
 // # Three forms of a program
 //
-//	Train           a function of a Step          each sample adds to gradients by name
-//	Session.Run     a Workload, or a NetWorkload  names the keys of a lane, and computes it
-//	Session.Next    a Batch, from Next to Commit  the program has the loop: Keys, Fetch, Lane, Commit
+//	Train           a function of a Step          adds the gradients of each sample by name
+//	Session.Run     a Workload, or a NetWorkload  names the keys of a lane, then computes the lane
+//	Session.Next    a Batch, from Next to Commit  owns the loop: Keys, Fetch, Lane, Commit
 //
-// The last two begin with Join. A program that takes its batches from NextAssigned in place of Next computes whatever
-// lanes it is assigned. Session.Run does so, too. Such a session survives lost trainers and servers: it joins the next run
-// of the job by itself, and says which batch to compute.
+// The last two forms begin with Join. A program that calls NextAssigned instead of Next computes any lanes that it is
+// assigned. Its session, like that of Session.Run, survives lost trainers and servers: it joins the next run of the job
+// by itself and returns the batch to compute.
 //
-// Rows are float32, row-major. Gradients are sums over samples; the library divides once, by the samples of the batch.
+// # Gradients
+//
+// Rows and parameters are float32, row-major. Gradients are sums over samples, never divided by the program. The
+// library adds the gradients of all lanes and divides each sum once: by the number of samples in the batch, or, for a
+// table with PerRow, by the number of times that the lanes name the row's key. See schema.Optimizer for modes other
+// than sync.
 //
 // # Errors
 //
-// Every error wraps one of this package, of fabric, or the cause of the context; errors.Is finds it. Most programs need
-// three: Refused, which errors.As finds with its Reason, if the coordinator or a shard turned something away;
-// ErrServerLost; and ErrJobFailed, if another member ended the job. After any other error than ErrOrder, ErrAgain,
-// ErrRewound and those of a lookup the session has ended, and the program calls Abort with the error.
+// Every error wraps an error of this package, an error of package fabric, or the cause of the context. Most programs
+// check three: Refused, whose Reason tells why the coordinator or a shard refused a request; ErrServerLost; and
+// ErrJobFailed, when the job was ended for all of its trainers.
+//
+// The session continues after ErrOrder, ErrAgain and ErrRewound, after ErrWorkload from Distinct, Lookup or LookupInto,
+// and after a Refused from ScaleLR or from a Module. After any other error the session has ended, and the program calls
+// Abort with the error.
 //
 // # Limits
 //
-// Lanes are computed one after another; a workload uses several processors within a lane. The rows of one table and
-// batch lie in one buffer, so they must fit into memory.
-//
-// # What it knows, and what it must not know
-//
-// The package knows jobs, lanes, frames and subjects. It must not know how a ps works inside, nor what is trained. It
-// reads the clock only to wait and to report, and draws random numbers only for the name under which it joins. Its
-// README.md describes its files. Package trainer/shuffle assigns the samples of a training set to batches and lanes.
+// Lanes are computed one after another; a workload can use several processors within a lane. The rows that a batch uses
+// of one table lie in one buffer, which must fit into memory.
 package trainer

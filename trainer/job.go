@@ -10,13 +10,17 @@ import (
 	"gradbus/schema"
 )
 
-// Job describes a job: what is trained, and how. NewJob gives one in which everything that has an obvious value has it;
-// its methods say the rest, in any order, and give back what they were called on, so that they can follow each other.
-// What is wrong is said by Manifest, and so by Join and Train, all at once.
+// Job describes a job: what is trained, and how. NewJob returns one with defaults. Its methods change it, in any order,
+// and return it, so calls can be chained. Manifest, and with it Join and Train, reports all errors of the description
+// at once.
 //
 //	job := trainer.NewJob("mf", 1).LR(0.1)
 //	job.Dense("mu", 1).LR(0.5)
 //	job.Table("users", 20000, 32).Normal(0.1).Decay(0.01)
+//
+// LR, SGD, Adagrad and the other methods of the optimizer apply to a Job, a Dense or a Table. A parameter or table that
+// sets none of them uses the job's optimizer; one that sets any begins with the job's settings and changes these. Every
+// parameter and table needs a rate, of its own or the job's.
 type Job struct {
 	optimizing[*Job]
 	manifest schema.Job
@@ -26,18 +30,19 @@ type Job struct {
 	from     *Model
 }
 
-// NewJob begins the description of a job of so many trainers. Each of them runs the same program.
+// NewJob returns the description of a job with the given number of trainers, each of which runs the same program.
+// Defaults: 8 lanes, or with more trainers the next power of two; seed 1; mode sync; plain SGD.
 func NewJob(name string, trainers int) *Job {
 	j := &Job{manifest: schema.Job{Name: schema.JobName(name), Trainers: trainers, Seed: 1}}
 	j.self = j
 	return j
 }
 
-// Lanes is the number of slices that every batch is cut into, and so the most trainers that the job can have with the
-// same bits.
+// Lanes sets the number of slices of every batch, which is the largest number of trainers that leaves the bits
+// unchanged.
 func (j *Job) Lanes(n int) *Job { return j.Adjust(func(m *schema.Job) { m.Lanes = n }) }
 
-// Apply sets who keeps dense parameters and their optimizer: schema.ByShards or schema.ByTrainers.
+// Apply sets which party stores dense parameters and runs their optimizer: schema.ByShards or schema.ByTrainers.
 func (j *Job) Apply(who schema.Party) *Job {
 	return j.Adjust(func(m *schema.Job) {
 		if m.Apply = schema.ApplyUpdate; who == schema.ByTrainers {
@@ -46,20 +51,20 @@ func (j *Job) Apply(who schema.Party) *Job {
 	})
 }
 
-// Reduce sets who adds up dense gradients: schema.ByShards or schema.ByTrainers.
+// Reduce sets which party sums dense gradients: schema.ByShards or schema.ByTrainers.
 func (j *Job) Reduce(who schema.Party) *Job {
 	return j.Adjust(func(m *schema.Job) { m.Reduce = who.String() })
 }
 
-// From begins with the values of a saved model, which has the tensors of the job: the same names and shapes. Its
-// optimizers start with empty state. Trainers whose model is another are refused.
+// From sets the model whose values the job begins with. The model must have the tensors of the job, with the same names
+// and shapes. Optimizer states begin empty. Trainers with a different model are refused.
 //
 //	m, err := trainer.OpenModel("films.safetensors")
 //	job.From(m)
 func (j *Job) From(m *Model) *Job { j.from = m; return j }
 
-// Adjust changes the manifest at the end in whatever has no method of its own: consistency, wire, placement of tables,
-// settings that all trainers must agree on.
+// Adjust registers a function that changes the finished manifest, for everything without a method of its own:
+// consistency, wire types, placement of tables, settings on which all trainers must agree.
 //
 //	job.Adjust(func(m *schema.Job) { m.Consistency, m.Ahead = schema.ConsistencyBounded, 2 })
 func (j *Job) Adjust(change func(*schema.Job)) *Job {
@@ -67,7 +72,7 @@ func (j *Job) Adjust(change func(*schema.Job)) *Job {
 	return j
 }
 
-// Dense adds a dense parameter, which begins at zero where nothing else is said.
+// Dense adds a dense parameter. Its initial values are zero by default.
 func (j *Job) Dense(name string, shape ...int) *Dense {
 	d := &Dense{name: name, shape: shape}
 	d.optimizing.self, d.drawing = d, drawing[*Dense]{d, schema.Zeros()}
@@ -75,7 +80,7 @@ func (j *Job) Dense(name string, shape ...int) *Dense {
 	return d
 }
 
-// Module adds the parameters of a module of nn, with the names and the first values that it says.
+// Module adds the parameters of a module of package nn, with its names and initial values.
 func (j *Job) Module(m nn.Module) *Job {
 	for _, p := range m.Parameters() {
 		j.Dense(p.Name, p.Shape...).init = schema.Init{Kind: p.Kind, Scale: p.Scale}
@@ -83,7 +88,8 @@ func (j *Job) Module(m nn.Module) *Job {
 	return j
 }
 
-// Table adds an embedding table: so many rows of dim values, by keys from 0 on. How the rows begin has to be said.
+// Table adds an embedding table of rows rows with dim values each. Its keys are 0 to rows-1. Its initial values must be
+// set: Normal, Uniform or Zeros.
 func (j *Job) Table(name string, rows, dim int) *Table {
 	t := &Table{spec: schema.TableSpec{Name: name, Rows: uint64(max(rows, 0)), Dim: dim}}
 	t.optimizing.self, t.drawing.self = t, t
@@ -106,23 +112,23 @@ type Table struct {
 	spec schema.TableSpec
 }
 
-// PerRow divides the sum of a row's gradients by their own number, and not by the samples of the batch: the rate is
-// then one for each row, however rare it is.
+// PerRow divides the sum of a row's gradients by the number of times that the lanes name its key, instead of by the
+// number of samples in the batch. The learning rate then has the same effect on frequent and rare rows.
 func (t *Table) PerRow() *Table { t.spec.PerRow = true; return t }
 
-// Sum makes bags of the table's keys, of which a program uses the sum.
+// Sum pools the table's rows by bags: the program uses the sum of each bag's rows.
 func (t *Table) Sum() *Table { t.spec.Pooling = schema.PoolingSum; return t }
 
-// Mean makes bags of the table's keys, of which a program uses the mean.
+// Mean pools the table's rows by bags: the program uses the mean of each bag's rows.
 func (t *Table) Mean() *Table { t.spec.Pooling = schema.PoolingMean; return t }
 
-// Replicated keeps the whole table, with its optimizer, at every trainer.
+// Replicated stores the whole table, with its optimizer state, at every trainer.
 func (t *Table) Replicated() *Table { t.spec.Replicated = true; return t }
 
-// Reduce sets who adds up the gradients of a replicated table: schema.ByShards or schema.ByTrainers.
+// Reduce sets which party sums the gradients of a replicated table: schema.ByShards or schema.ByTrainers.
 func (t *Table) Reduce(who schema.Party) *Table { t.spec.Reduce = who.String(); return t }
 
-// Manifest is the manifest of the job, with defaults and found right.
+// Manifest returns the job's manifest with defaults filled in, after validating it. Errors: ErrConfig, with all faults.
 func (j *Job) Manifest() (*schema.Job, error) {
 	m := j.manifest
 	m.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD}
@@ -165,16 +171,16 @@ func (j *Job) Manifest() (*schema.Job, error) {
 	return whole, nil
 }
 
-// jobErrors are several errors in one line.
+// jobErrors prints several errors in one line.
 type jobErrors []error
 
 // Error implements error.
 func (e jobErrors) Error() string { return strings.ReplaceAll(errors.Join(e...).Error(), "\n", "; ") }
 
-// Unwrap gives all of them.
+// Unwrap returns all errors.
 func (e jobErrors) Unwrap() []error { return e }
 
-// dataSettings notes what trainers must have in common to be given one set of data.
+// dataSettings adds to the manifest's settings the values on which trainers with one data set must agree.
 func dataSettings(m *schema.Job, values map[string]int) {
 	settings := map[string]string{}
 	for name, value := range m.Settings {
@@ -186,30 +192,30 @@ func dataSettings(m *schema.Job, values map[string]int) {
 	m.Settings = settings
 }
 
-// drawing sets the initial values of a parameter or a table; B is which of them.
+// drawing sets the initial values of a Dense or a Table, which is B.
 type drawing[B any] struct {
 	self B
 	init schema.Init
 }
 
-// Normal draws the first values from a normal distribution with mean 0 and a standard deviation.
+// Normal draws the initial values from a normal distribution with mean 0 and the given standard deviation.
 func (d *drawing[B]) Normal(deviation float32) B { d.init = schema.Normal(deviation); return d.self }
 
-// Uniform draws the first values from [-bound, bound).
+// Uniform draws the initial values from [-bound, bound).
 func (d *drawing[B]) Uniform(bound float32) B { d.init = schema.Uniform(bound); return d.self }
 
-// Zeros begins with zeros.
+// Zeros sets the initial values to zero.
 func (d *drawing[B]) Zeros() B { d.init = schema.Zeros(); return d.self }
 
-// optimizing sets the optimizer of a job, a parameter or a table; B is which of them. A parameter or table for which
-// anything is set has an optimizer of its own: the job's, with these changes.
+// optimizing sets the optimizer of a Job, a Dense or a Table, which is B. Changes to a Dense or Table apply on top of
+// the job's optimizer.
 type optimizing[B any] struct {
 	self    B
 	changes []func(*schema.Optimizer)
-	rated   bool // a rate was named
+	rated   bool // LR was called
 }
 
-// optimizer is optimizing of any B.
+// optimizer is an optimizing of any B.
 type optimizer interface {
 	hasRate() bool
 	own(of schema.Optimizer) *schema.Optimizer
@@ -217,7 +223,7 @@ type optimizer interface {
 
 func (o *optimizing[B]) hasRate() bool { return o.rated }
 
-// own is an optimizer of its own, by changes to that of the job; nil where there are none.
+// own returns the changes applied to the job's optimizer; nil if there are none.
 func (o *optimizing[B]) own(of schema.Optimizer) *schema.Optimizer {
 	if len(o.changes) == 0 {
 		return nil
@@ -237,7 +243,7 @@ func (o *optimizing[B]) change(by func(*schema.Optimizer)) B {
 	return o.self
 }
 
-// kind begins another kind with its own defaults; rate, decay, schedule and clipping stay.
+// kind sets another kind with its own defaults. Rate, decay, schedule and clipping stay.
 func (o *optimizing[B]) kind(kind string, more func(*schema.Optimizer)) B {
 	return o.change(func(to *schema.Optimizer) {
 		*to = schema.Optimizer{Kind: kind, LR: to.LR, WeightDecay: to.WeightDecay, Schedule: to.Schedule, Clip: to.Clip}
@@ -247,71 +253,72 @@ func (o *optimizing[B]) kind(kind string, more func(*schema.Optimizer)) B {
 	})
 }
 
-// LR is the learning rate, of the mean gradient over the samples of a batch (see schema.Optimizer).
+// LR sets the learning rate. It applies to the mean gradient over the samples of a batch; see schema.Optimizer.
 func (o *optimizing[B]) LR(rate float32) B {
 	o.rated = true
 	return o.change(func(to *schema.Optimizer) { to.LR = rate })
 }
 
-// Decay is the weight decay: rate*value is added to each gradient, or with AdamW taken from each value.
+// Decay sets the weight decay. rate times the value is added to each gradient; AdamW instead subtracts it, times the
+// learning rate, from the value.
 func (o *optimizing[B]) Decay(rate float32) B {
 	return o.change(func(to *schema.Optimizer) { to.WeightDecay = rate })
 }
 
-// SGD sets the default optimizer, with a momentum; 0: none.
+// SGD selects stochastic gradient descent, the default, with a momentum; 0: none.
 func (o *optimizing[B]) SGD(momentum float32) B {
 	return o.kind(schema.OptimizerSGD, func(to *schema.Optimizer) { to.Momentum = momentum })
 }
 
-// Nesterov looks ahead by the momentum of SGD.
+// Nesterov enables Nesterov momentum for SGD.
 func (o *optimizing[B]) Nesterov() B {
 	return o.change(func(to *schema.Optimizer) { to.Nesterov = true })
 }
 
-// Exact moves rows of SGD also in batches that do not use them, as momentum and decay want it.
+// Exact also updates rows that the batch does not use, as plain SGD with momentum or decay would.
 func (o *optimizing[B]) Exact() B {
 	return o.change(func(to *schema.Optimizer) { to.Exact = true })
 }
 
-// Adagrad is PyTorch's Adagrad, with its defaults.
+// Adagrad selects PyTorch's Adagrad with its defaults.
 func (o *optimizing[B]) Adagrad() B { return o.kind(schema.OptimizerAdagrad, nil) }
 
-// RowwiseAdagrad is Adagrad with one sum of squares for a row.
+// RowwiseAdagrad selects Adagrad with one sum of squares per row.
 func (o *optimizing[B]) RowwiseAdagrad() B { return o.kind(schema.OptimizerRowwiseAdagrad, nil) }
 
-// Adam is PyTorch's Adam, with its defaults.
+// Adam selects PyTorch's Adam with its defaults.
 func (o *optimizing[B]) Adam() B { return o.kind(schema.OptimizerAdam, nil) }
 
-// AdamW is PyTorch's AdamW, with its defaults.
+// AdamW selects PyTorch's AdamW with its defaults.
 func (o *optimizing[B]) AdamW() B { return o.kind(schema.OptimizerAdamW, nil) }
 
-// FTRL is FTRL-proximal, with its two regularisations; it has no Decay.
+// FTRL selects FTRL-Proximal with L1 and L2 regularization. It removes Decay.
 func (o *optimizing[B]) FTRL(l1, l2 float32) B {
 	return o.kind(schema.OptimizerFTRL, func(to *schema.Optimizer) { to.WeightDecay, to.L1, to.L2 = 0, l1, l2 })
 }
 
-// Betas are those of Adam and AdamW.
+// Betas sets the coefficients of Adam and AdamW.
 func (o *optimizing[B]) Betas(first, second float32) B {
 	return o.change(func(to *schema.Optimizer) { to.Beta1, to.Beta2 = first, second })
 }
 
-// Eps sets the number that keeps Adagrad and Adam from dividing by zero.
+// Eps sets the term that keeps Adagrad and Adam from dividing by zero.
 func (o *optimizing[B]) Eps(eps float32) B {
 	return o.change(func(to *schema.Optimizer) { to.Eps = eps })
 }
 
-// Schedule changes the learning rate from batch to batch.
+// Schedule sets the learning rate's change over the batches.
 func (o *optimizing[B]) Schedule(s schema.Schedule) B {
 	return o.change(func(to *schema.Optimizer) { to.Schedule = &s })
 }
 
-// ClipValue bounds each value of the mean gradient.
+// ClipValue bounds the absolute value of each element of the mean gradient.
 func (o *optimizing[B]) ClipValue(most float32) B { return o.clip(schema.ClipValue, most) }
 
-// ClipRow bounds the norm of the mean gradient of each row.
+// ClipRow bounds the norm of each row's mean gradient.
 func (o *optimizing[B]) ClipRow(most float32) B { return o.clip(schema.ClipRow, most) }
 
-// ClipGlobal bounds the norm of the mean gradient of all that is clipped so.
+// ClipGlobal bounds the joint norm of the mean gradients of all parameters and tables clipped this way.
 func (o *optimizing[B]) ClipGlobal(most float32) B { return o.clip(schema.ClipGlobal, most) }
 
 func (o *optimizing[B]) clip(kind string, most float32) B {

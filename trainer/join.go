@@ -18,14 +18,15 @@ import (
 	"gradbus/schema"
 )
 
-// Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must
-// be equal. What they leave out is as schema.Job.WithDefaults says. It returns when all trainers have joined and the
-// job has started, at version 0, with the values of the model that it begins with, if any (Config.From). Where the job
-// cannot be registered yet, because a ps has just died or memory is not free yet, it asks again for half a minute.
+// Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the manifests of
+// the others must be equal. Fields left out have the defaults of schema.Job.WithDefaults. Join returns when all
+// trainers have joined and the job has started, at version 0 or, with Config.Resume, at the newest durable version. If
+// the job cannot be registered yet, because a ps has just died or memory is not free yet, Join retries for 30 s, with
+// Resume without limit.
 //
 // Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
-// Refused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with
-// both values), ErrServerLost, ErrJobFailed, and the cause of ctx. Nothing is left behind.
+// Refused (if manifests differ, its text names the field and both values), ErrServerLost, ErrJobFailed, and the cause
+// of ctx. After an error, nothing remains to be closed.
 func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func joinFirst(ctx context.Context, c Config, job *schema.Job) (*Session, error)
 	return newSession(m, restart{config: c, job: job}), nil
 }
 
-// warnings is a log of warnings and errors alone.
+// warnings is a handler that drops records below level warning.
 type warnings struct{ slog.Handler }
 
 // Enabled implements slog.Handler.
@@ -99,9 +100,9 @@ func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return warnings{w.Handler.WithAttrs(attrs)}
 }
 
-// join joins with a Config and a manifest that are whole. Where it is put off it asks again after retry, and then after
-// longer and longer. Where the server of a run is lost that has not begun, it joins again: another ps may have the job
-// by now.
+// join joins with a complete Config and manifest. If the join is postponed, it retries after retry, then at growing
+// intervals. If the server of a run that has not begun is lost, it joins again, since another ps may have the job by
+// then.
 func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*membership, error) {
 	var before error
 	for {
@@ -125,7 +126,7 @@ func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (
 	}
 }
 
-// joinOnce is join under one name.
+// joinOnce is one attempt of join.
 func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*membership, error) {
 	j, err := newJoiner(ctx, c, job)
 	if err != nil {
@@ -141,19 +142,19 @@ func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duratio
 	return s, nil
 }
 
-// joiner asks for a slot in a job. A trainer has no member id before it is admitted.
+// joiner requests a slot in a job. A trainer has no member id before it is admitted.
 type joiner struct {
 	*client.Client
 	config  Config
 	job     *schema.Job
-	peer    *peerServer // of a job that reduces between trainers; else nil
+	peer    *peerServer // data server in a job that reduces between trainers; else nil
 	request *schema.Join
-	frame   []byte        // the request
-	retry   time.Duration // where it is put off
+	frame   []byte        // encoded request
+	retry   time.Duration // interval if the join is postponed
 	answers chan schema.Control
 }
 
-// newJoiner dials the server, and starts this trainer's data server where the job needs one.
+// newJoiner dials the server, and starts this trainer's data server if the job needs one.
 func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) {
 	j := &joiner{config: c, job: job, answers: make(chan schema.Control, 1)}
 	var err error
@@ -178,16 +179,16 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	return j, nil
 }
 
-// newJoinKey draws a key or number by which ps know a trainer again; never 0.
-// Processes that were forked may draw equal numbers from math/rand, whose seed is of the time before.
+// newJoinKey draws a key or number by which a ps recognizes a trainer; never 0. It does not use math/rand, since forked
+// processes may draw equal numbers from its seed.
 func newJoinKey() uint64 {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	return binary.LittleEndian.Uint64(random[:]) | 1
 }
 
-// encode writes the request as of now. run is the one that this trainer was admitted to: a ps that does not know it
-// says so, and admits no trainer; 0: none.
+// encode writes the request as of now. run is the run to which this trainer was admitted, 0 if none. A ps that does not
+// know the run refuses the request and admits no trainer.
 func (j *joiner) encode(run schema.RunID) (err error) {
 	j.request.Key = *j.config.key
 	head := schema.Head{Job: run, Lanes: uint16(j.job.Lanes)}
@@ -195,7 +196,7 @@ func (j *joiner) encode(run schema.RunID) (err error) {
 	return err
 }
 
-// receive keeps the latest answer.
+// receive stores the latest answer.
 func (j *joiner) receive(m fabric.Message) {
 	c, ok := client.Answer(m.Data)
 	if !ok || c.Joined == nil && c.Refused == nil {
@@ -228,10 +229,10 @@ func (j *joiner) join(ctx context.Context) (*membership, error) {
 	return j.begin(ctx, answer.Joined)
 }
 
-// begin builds the session of a trainer that was admitted, and waits for the start. Its place is given back where that
-// fails.
+// begin builds the session of a trainer that was admitted, and waits for the start. If that fails, it gives the slot
+// back.
 func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership, error) {
-	*j.config.key = newJoinKey() // that slot is taken
+	*j.config.key = newJoinKey() // the slot is taken: another join needs another key
 	err := j.encode(joined.RunID)
 	if err != nil {
 		return nil, err
@@ -257,7 +258,7 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership,
 		if errors.As(err, new(endedBefore)) {
 			s.fail(err) // no coordinator is left
 		}
-		s.handsOver = true // it has not begun: another trainer may have the slot
+		s.handsOver = true // the run has not begun: another trainer may take the slot
 		if leaving := s.leave(err.Error()); leaving != nil {
 			j.config.Log.Warn("leave after failed join failed", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}
@@ -266,8 +267,8 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership,
 	return s, nil
 }
 
-// session builds the session that this trainer was admitted to. Where that fails, or ctx ends, its slot is
-// given back, by a message that needs no answer.
+// session builds the session of a trainer that was admitted. If that fails, or ctx ends, it gives the slot back by a
+// message that needs no answer.
 func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*membership, error) {
 	s, err := newMembership(ctx, j.config, j.job, *joined)
 	if err != nil {
@@ -277,7 +278,7 @@ func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*membershi
 	return s, nil
 }
 
-// giveBack says that this trainer does not take a slot that it was admitted to.
+// giveBack sends that this trainer does not take the slot to which it was admitted.
 func (j *joiner) giveBack(joined *schema.Joined, why error) {
 	head := schema.Head{Job: joined.RunID, Generation: joined.Generation, Lanes: uint16(j.job.Lanes)}
 	l := &schema.Leave{Reason: schema.Clip(why.Error()), HandOver: true}
@@ -293,25 +294,25 @@ func (j *joiner) giveBack(joined *schema.Joined, why error) {
 	}
 }
 
-// busyWithin is for how long a job that cannot be registered yet is asked for again: longer than a ps that was killed
-// counts as one that may still be there.
+// busyWithin bounds the time for which a postponed join is retried. It exceeds the time for which a killed ps counts as
+// possibly alive.
 const busyWithin = 30 * time.Second
 
-// patience returns for how long a job that is put off is asked for again. A trainer that has promised to follow a ps asks
-// that one and its own in turn.
+// patience returns the time for which a postponed join is retried. A trainer that has promised to follow a ps
+// alternates between that ps and its own.
 func (j *joiner) patience() time.Duration {
 	switch {
 	case j.config.promised > 0 && j.config.standby != "":
 		return 0
 	case j.config.promised > 0:
 		return j.config.RetryAfter
-	case j.config.Resume: // reading a checkpoint takes as long as it takes
+	case j.config.Resume: // reading a checkpoint has no time limit
 		return math.MaxInt64
 	}
 	return busyWithin
 }
 
-// finalAnswer asks until a coordinator admits this trainer, or refuses it for good.
+// finalAnswer asks until a coordinator admits this trainer or refuses it for good.
 func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 	var told string
 	for began := time.Now(); ; {
@@ -348,7 +349,7 @@ func (j *joiner) answer(ctx context.Context) (schema.Control, error) {
 	return answer, err
 }
 
-// explain returns the reason for a missing answer if that can be found out.
+// explain returns the reason for a missing answer if it can be found out, otherwise err.
 func (j *joiner) explain(ctx, within context.Context, err error) error {
 	if ctx.Err() != nil || within.Err() == nil || errors.Is(err, fabric.ErrLost) {
 		return err
@@ -373,14 +374,14 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	return err
 }
 
-// endedBefore says that the run that a trainer was admitted to is no more, and has not begun: its ps was restarted,
-// or is gone, or this trainer was silent for too long.
+// endedBefore reports that the run to which a trainer was admitted is over and had not begun: its ps was restarted or
+// lost, or this trainer was silent for too long.
 type endedBefore struct{ error }
 
 func (e endedBefore) Unwrap() error { return e.error }
 
-// waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
-// or the coordinator tells all.
+// waitForStart repeats the request, whose answer has the number of missing trainers, until an answer or the
+// coordinator's broadcast reports the start.
 func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 	ctx, stop := s.running(ctx)
 	defer stop()
@@ -397,7 +398,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 		return nil
 	}
 	over := endedBefore{fmt.Errorf("%w: its run of job %s is over, and had not begun", ErrServerLost, j.job.Name)}
-	s.retry.Reset(0) // the start may have been told before this session listened
+	s.retry.Reset(0) // the start may have been sent before this session subscribed
 	defer s.retry.Stop()
 	for {
 		select {
@@ -408,15 +409,15 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 			case c.Left != nil: // the job has ended without this trainer, which was silent for too long
 				return over
 			}
-			s.retry.Reset(0) // the answer to a repetition tells where the other trainers are
+			s.retry.Reset(0) // the answer to a repetition has the addresses of the other trainers
 		case c := <-j.answers:
 			switch {
-			case c.Refused != nil && c.Refused.Reason == schema.RefusedBusy: // said before this trainer was admitted
+			case c.Refused != nil && c.Refused.Reason == schema.RefusedBusy: // sent before this trainer was admitted
 			case c.Refused != nil && c.Refused.Reason == schema.RefusedOver:
 				return over
 			case c.Refused != nil:
 				return refusedBy(c.Refused)
-			case c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member: // its slot is another trainer's by now
+			case c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member: // the slot is another trainer's by now
 				j.giveBack(c.Joined, over)
 				return over
 			case answer(c.Joined):
@@ -430,7 +431,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 		case <-ctx.Done():
 			err := context.Cause(ctx)
 			returns := errors.Is(err, errRunRestarts) && (j.config.rejoin != 0 || !j.job.Rewinds())
-			if errors.Is(err, ErrServerLost) && !returns { // a new trainer joins again where the run begins again with fewer
+			if errors.Is(err, ErrServerLost) && !returns { // a new trainer joins again if the run restarts with fewer trainers
 				err = endedBefore{err}
 			}
 			return err

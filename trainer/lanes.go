@@ -2,29 +2,29 @@ package trainer
 
 import "gradbus/lane"
 
-// lanePlan says for one batch how the sums of the hosted lanes run up the lane tree while the lanes are computed one
-// after the other. A sum under way lives in a slot: a lane's gradient is written to its slot, and a lane that ends a
-// subtree adds the subtrees that it completes. There are at most log2(lanes)+1 slots at once.
+// lanePlan describes for one batch how the sums of the hosted lanes go up the lane tree while the lanes are computed in
+// order. A partial sum occupies a slot: a lane's gradient is written to its slot, and a lane that ends a subtree adds
+// the subtrees that it completes. At most log2(lanes)+1 slots are in use.
 //
-// Lanes without samples are absent: they are not computed, and a node with one present child is that child.
+// Lanes without samples are absent: they are not computed, and a node with one present child equals that child.
 type lanePlan struct {
 	first lane.Lane
-	nodes []lane.Node // the fewest nodes that are the hosted lanes, in lane order
+	nodes []lane.Node // minimal nodes that cover the hosted lanes, in lane order
 	lanes []laneSums  // of each hosted lane
-	last  int         // index of the last present lane, or -1 where none is
+	last  int         // index of the last present lane, or -1
 
-	samples []int // of each hosted lane
+	samples []int // number of each hosted lane
 	weights []int // samples of each node
 }
 
-// laneSums does the work after the computation of one lane.
+// laneSums lists the additions after the computation of one lane.
 type laneSums struct {
 	slot   int
 	adds   []slotSum // in this order
-	closes int       // index of the hosted node that is complete after adds, its sum being in slot 0, or -1
+	closes int       // index of the hosted node that adds complete, with its sum in slot 0, or -1
 }
 
-// slotSum adds slot from, a sum over right, to slot into, a sum over left.
+// slotSum adds slot from, the sum over right, to slot into, the sum over left.
 type slotSum struct {
 	into, from  int
 	left, right lane.Node
@@ -34,7 +34,7 @@ func newLanePlan(first lane.Lane, count, lanes int) *lanePlan {
 	return &lanePlan{first: first, nodes: lane.Nodes(first, count, lanes), lanes: make([]laneSums, count)}
 }
 
-// slots is the number of slots that a plan may need.
+// slots returns the number of slots that a plan may use.
 func (p *lanePlan) slots() int {
 	most := 1
 	for _, n := range p.nodes {
@@ -51,7 +51,7 @@ func slotsOf(n lane.Node) int {
 	return max(slotsOf(left), 1+slotsOf(right))
 }
 
-// present lays the plan for lanes of the given numbers of samples.
+// present computes the plan for lanes with the given numbers of samples.
 func (p *lanePlan) present(samples []int) {
 	p.samples, p.last = samples, -1
 	for i := range p.lanes {
@@ -70,8 +70,9 @@ func (p *lanePlan) present(samples []int) {
 	}
 }
 
-// drop takes out a lane that was computed and is absent after all, while no later lane is. What it was to end, the last
-// present lane before it ends: late is what follows that one in addition, its sums being in place.
+// drop removes a lane that was computed and turned out to be absent, before any later lane was computed. The last
+// present lane before it takes over its additions: late lists the ones that remain for that lane, whose sums are in
+// place.
 func (p *lanePlan) drop(at int) (late laneSums) {
 	last := at - 1
 	for last >= 0 && p.samples[last] == 0 {
@@ -82,7 +83,7 @@ func (p *lanePlan) drop(at int) (late laneSums) {
 		done, closed = len(p.lanes[last].adds), p.lanes[last].closes
 	}
 	p.samples[at] = 0
-	p.present(p.samples) // which moves no lane before at: their slots depend on lanes before them alone
+	p.present(p.samples) // it moves no lane before at, since slots depend on earlier lanes only
 	if last < 0 || closed >= 0 {
 		return laneSums{closes: -1}
 	}

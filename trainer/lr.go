@@ -10,19 +10,19 @@ import (
 	"gradbus/shard/state"
 )
 
-// learningRates is a session's state of changes of the learning rates. A proposal delays its batch: it is not begun
-// before the coordinator has decided, so that no owner applies it at another rate than the others.
+// learningRates is a session's state of learning rate changes. A proposal delays its batch until the coordinator has
+// decided, so all owners apply the batch at the same rate.
 type learningRates struct {
 	*connection
 
 	mu       sync.Mutex // a leaf
-	serial   int        // of the newest word
+	serial   int        // of the newest message
 	decided  []schema.LRChange
-	applied  state.LRChanges // the same, for what this trainer steps itself
-	proposed *schema.LR      // nil where none is open
-	begun    schema.Batch    // batches that have begun
-	refused  *schema.Refused // the answer to the last request; nil where there is none
-	changed  chan struct{}   // closed and replaced at every word
+	applied  state.LRChanges // the same changes, for what this trainer steps itself
+	proposed *schema.LR      // open proposal, or nil
+	begun    schema.Batch    // number of batches that have begun
+	refused  *schema.Refused // answer to the last request, or nil
+	changed  chan struct{}   // closed and replaced at every message
 }
 
 func newLearningRates(c *connection, decided []schema.LRChange) *learningRates {
@@ -31,8 +31,7 @@ func newLearningRates(c *connection, decided []schema.LRChange) *learningRates {
 	return l
 }
 
-// LRScale is by what the rates of the manifest are multiplied by the newest decision that is known here: 1 where none
-// has changed them.
+// LRScale returns the factor of the manifest's rates by the newest decision known here; 1 if there is none.
 func (l *learningRates) LRScale() float32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,19 +41,20 @@ func (l *learningRates) LRScale() float32 {
 	return 1
 }
 
-// take takes a word of the coordinator's. answer says that it is to be answered, with the batches that have begun.
+// take handles a message of the coordinator. answer reports whether to answer it, with the number of batches that have
+// begun.
 func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w.Serial < l.serial || w.Serial == l.serial && !w.Final && l.proposed == nil && l.serial > 0 {
-		return 0, false // older, or decided by now
+		return 0, false // older, or already decided
 	}
 	l.serial = w.Serial
 	if l.proposed = nil; w.Final {
 		l.decided = w.Changes
 	} else {
 		l.proposed = w
-		l.decided = decidedBefore(w, l.decided) // the word of a decision before may have been lost
+		l.decided = decidedBefore(w, l.decided) // the message with the decision before it may have been lost
 	}
 	l.applied.Set(l.decided) // no trainer has begun the batch of a new one
 	close(l.changed)
@@ -62,8 +62,8 @@ func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
 	return l.begun, !w.Final
 }
 
-// decidedBefore is the changes that a proposal stands on, and what is known of its batch: one that it may take the
-// place of.
+// decidedBefore returns the decided changes on which a proposal is based. Of the known changes from the proposal's
+// batch on, the proposal may replace one; they are included.
 func decidedBefore(w *schema.LR, known []schema.LRChange) []schema.LRChange {
 	last := len(w.Changes) - 1
 	all := slices.Clone(w.Changes[:last])
@@ -75,8 +75,8 @@ func decidedBefore(w *schema.LR, known []schema.LRChange) []schema.LRChange {
 	return all
 }
 
-// begin begins a batch, unless a proposal holds it up: then changed is closed when there is news, and serial is that of
-// the proposal.
+// begin begins batch b, unless a proposal delays it. Then it returns the channel that is closed at the next message,
+// and the answer to the proposal.
 func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, held *schema.LRTaken) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,8 @@ func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, held *sc
 	return nil, nil
 }
 
-// has is the batch from which on the rates have a scale: by the last decision, or by any where the batch is named.
+// has returns the batch from which on the rates have the requested scale, by the last decision, or by any decision if
+// the request names the batch.
 func (l *learningRates) has(r *schema.ScaleLR) (from schema.Batch, ok bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +101,7 @@ func (l *learningRates) has(r *schema.ScaleLR) (from schema.Batch, ok bool, chan
 	return 0, r.Scale == 1, l.changed
 }
 
-// refuse notes that a request was refused.
+// refuse records that a request was refused.
 func (l *learningRates) refuse(r *schema.Refused) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +110,7 @@ func (l *learningRates) refuse(r *schema.Refused) {
 	l.changed = make(chan struct{})
 }
 
-// refusal is why the last request was refused, once; else nil.
+// refusal returns, once, the refusal of the last request; otherwise nil.
 func (l *learningRates) refusal() (r *schema.Refused) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +118,7 @@ func (l *learningRates) refusal() (r *schema.Refused) {
 	return r
 }
 
-// takeLR takes a word about the learning rates.
+// takeLR handles a message about learning rates.
 func (l *learningRates) takeLR(w *schema.LR) error {
 	if !w.Final && len(w.Changes) == 0 {
 		return fmt.Errorf("word of the coordinator: a proposal without a change of the learning rates")
@@ -150,7 +151,7 @@ func (l *learningRates) ScaleLR(ctx context.Context, from schema.Batch, scale fl
 	defer stop()
 	first := l.job.StartVersion()
 	ask := schema.ScaleLR{From: from, Scale: scale, Force: true}
-	l.refusal() // of a request before that was said twice
+	l.refusal() // of an earlier request that was sent twice
 	if from > 0 {
 		ask.From += first
 	}

@@ -20,49 +20,49 @@ import (
 	"gradbus/schema"
 )
 
-// ErrModel: a file is no model that Save wrote, its weights are not those that were saved, or not those that a job can
-// begin with; the text says what is wrong with it.
+// ErrModel reports a file that is no model written by Save, a model whose weights differ from the saved ones, or values
+// with which a job cannot begin. The text has the details.
 var ErrModel = errors.New("unusable model")
 
-// What the metadata of a saved model hold, beside those of the program that saved it.
+// Keys of the metadata of a saved model, besides those of the program that saved it.
 const (
 	modelFormat   = "gradbus model 1"
 	formatEntry   = "format"
 	manifestEntry = "gradbus.manifest"
 	digestEntry   = "gradbus.digest"
 	versionEntry  = "gradbus.version"
-	modulesEntry  = "gradbus.modules" // digest of the parameters of modules, where there are any
-	extraEntry    = "gradbus.extra"   // digest of the tensors of an Extra, where there are any
-	modelRowsMax  = 1<<32 - 1         // of one table, held whole in memory
+	modulesEntry  = "gradbus.modules" // digest of the modules' parameters, if there are any
+	extraEntry    = "gradbus.extra"   // digest of the tensors of an Extra, if there are any
+	modelRowsMax  = 1<<32 - 1         // rows of one table in memory
 )
 
-// weighedEntries are those of the metadata that a file of a model is checked by.
+// weighedEntries are the metadata that OpenModel checks and removes.
 var weighedEntries = []string{manifestEntry, digestEntry, versionEntry, modulesEntry, extraEntry}
 
-// Model is a trained model at one version: the weights of all parameters and tables, and of hosted modules at that
-// time, completely in memory, with the manifest of the job. It is read from a session (Weights) or a file (OpenModel),
-// and needs no server. It may be read from several goroutines.
+// Model is a trained model at one version, completely in memory: the weights of all parameters and tables, the
+// parameters of hosted modules, and the manifest of the job. It comes from a session (Weights) or a file (OpenModel),
+// and needs no server. It is safe for concurrent reads.
 type Model struct {
 	Version  schema.Version
-	Metadata map[string]string // of the program that saved it
+	Metadata map[string]string // metadata of the program that saved it
 
 	job    *schema.Job
 	digest [32]byte
-	params [][]float32            // of each parameter of the manifest
-	tables [][]float32            // of each table, [Rows, Dim] in the order of the keys
-	hosted []Tensor               // parameters of modules, by schema.ModuleSpec.TensorName, in the manifest's order
+	params [][]float32            // of each parameter, in the manifest's order
+	tables [][]float32            // [table] [Rows, Dim] in the order of the keys
+	hosted []Tensor               // parameters of modules, named by schema.ModuleSpec.TensorName, in the manifest's order
 	dense  bool                   // it has no tables, and the job that begins with it draws them
-	extra  []safetensors.Tensor   // by name
-	open   func() (*Model, error) // reads its file once more; nil where it is of none
+	extra  []safetensors.Tensor   // sorted by name
+	open   func() (*Model, error) // reads its file again; nil if it has no file
 }
 
-// Extra is a program's addition to the file of a model: what it trains or stores itself. OpenModel passes it through.
+// Extra is a program's addition to the file of a model, such as tensors that it trains itself. OpenModel preserves it.
 type Extra struct {
 	Metadata map[string]string
 	Tensors  []Tensor
 }
 
-// holdable says why the weights of a job cannot be held whole, or nil.
+// holdable returns an error if the weights of a job do not fit into one Model, or nil.
 func holdable(job *schema.Job) error {
 	for _, t := range job.Tables {
 		if t.Rows > modelRowsMax {
@@ -73,8 +73,8 @@ func holdable(job *schema.Job) error {
 	return nil
 }
 
-// Save writes the model as a safetensors file: the tensors under their names, and in the metadata Metadata, the
-// manifest of the job, version and digest. The file is there whole or not at all.
+// Save writes the model as a safetensors file: the tensors under their names, and Metadata with the job's manifest,
+// version and digest. It replaces the file atomically.
 func (m *Model) Save(path string) error {
 	metadata, err := m.metadata()
 	if err != nil {
@@ -86,7 +86,7 @@ func (m *Model) Save(path string) error {
 	return nil
 }
 
-// metadata are those of the model's file.
+// metadata returns the metadata of the model's file.
 func (m *Model) metadata() (map[string]string, error) {
 	manifest, err := m.job.Encode()
 	if err != nil {
@@ -109,7 +109,7 @@ func (m *Model) metadata() (map[string]string, error) {
 	return metadata, nil
 }
 
-// tensors are those of the model's file, with the values that the model has.
+// tensors returns the tensors of the model's file. Values that the model does not have in memory are nil.
 func (m *Model) tensors() (all []safetensors.Tensor) {
 	for i, p := range m.job.Parameters {
 		t := safetensors.Tensor{Name: p.Name, Shape: p.Shape}
@@ -131,10 +131,10 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 	return append(all, m.extra...)
 }
 
-// byName orders the tensors of an Extra, so that a file is the same for every writer.
+// byName orders the tensors of an Extra, so every writer writes the same file.
 func byName(a, b safetensors.Tensor) int { return cmp.Compare(a.Name, b.Name) }
 
-// extraDigest is the SHA-256 of the tensors of an Extra, in the order of their names: of each its header as JSON
+// extraDigest returns the SHA-256 of the tensors of an Extra, in the order of their names: for each its header as JSON
 // ["name","I64",[2,3]], a newline, and its bytes.
 func (m *Model) extraDigest() string {
 	sum := sha256.New()
@@ -145,8 +145,8 @@ func (m *Model) extraDigest() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// OpenModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed, and where
-// it cannot be opened (fs.ErrNotExist).
+// OpenModel reads a file that Save wrote. Errors: ErrModel if the file is something else, truncated or changed, and the
+// error of opening it (fs.ErrNotExist).
 //
 //	m, err := trainer.OpenModel("mf.safetensors")
 //	row := m.Row("users", 7)
@@ -164,8 +164,8 @@ func OpenModel(path string) (*Model, error) {
 	return m, nil
 }
 
-// readModel reads a model and checks its digests. unfit says what is wrong with the content of a file that was read;
-// err, which may be safetensors.ErrFormat, why it was not read.
+// readModel reads a model and checks its digests. unfit describes invalid content; err, which may be
+// safetensors.ErrFormat, describes why the file was not read.
 func readModel(path string, of func(map[string]string, map[string]safetensors.Tensor) (*Model, error)) (m *Model,
 	unfit, err error) {
 	m, err = safetensors.Read(path, of)
@@ -179,7 +179,7 @@ func readModel(path string, of func(map[string]string, map[string]safetensors.Te
 	return nil, nil, err
 }
 
-// unweighed is the model of a file's tensors, whose values may be missing: only names and shapes are compared.
+// unweighed returns the model of a file's tensors after checking names and shapes. The values may be missing.
 func unweighed(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Model, error) {
 	text, ok := metadata[manifestEntry]
 	if !ok {
@@ -225,7 +225,7 @@ func unweighed(metadata map[string]string, tensors map[string]safetensors.Tensor
 	return m, nil
 }
 
-// checkDigests weighs the model, and compares that with what its file says, where the file is of Save.
+// checkDigests computes the model's digest, and compares it with the file's if Save wrote the file.
 func (m *Model) checkDigests() (err error) {
 	if m.digest, err = m.weigh(); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (m *Model) checkDigests() (err error) {
 	return nil
 }
 
-// hostedOf is the parameters of the job's modules, which files of before do not have.
+// hostedOf returns the parameters of the job's modules. Files of old versions have none.
 func hostedOf(job *schema.Job, tensors map[string]safetensors.Tensor) (all []Tensor, err error) {
 	for i := range job.Modules {
 		spec := &job.Modules[i]
@@ -274,7 +274,7 @@ func hostedOf(job *schema.Job, tensors map[string]safetensors.Tensor) (all []Ten
 	return all, nil
 }
 
-// weigh is the digest of the weights, without those of modules.
+// weigh returns the digest of the weights, without those of modules.
 func (m *Model) weigh() ([32]byte, error) {
 	d := schema.NewWeightsDigest(m.job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
@@ -291,13 +291,13 @@ func (m *Model) weigh() ([32]byte, error) {
 	return d.Sum()
 }
 
-// Job is the manifest of the job that trained the model. It is not to be changed.
+// Job returns the manifest of the job that trained the model. The caller must not change it.
 func (m *Model) Job() *schema.Job { return m.job }
 
-// Digest is the SHA-256 over all weights, as that of a session.
+// Digest returns the SHA-256 of all weights, without those of hosted modules, as Session.Digest does.
 func (m *Model) Digest() [32]byte { return m.digest }
 
-// Row is a row of a table; nil where the model has no such table, or the table no such key.
+// Row returns a row of a table; nil if the model has no such table, or the table no such key.
 func (m *Model) Row(table string, key uint64) []float32 {
 	i := slices.IndexFunc(m.job.Tables, func(t schema.TableSpec) bool { return t.Name == table })
 	if i < 0 || key >= m.job.Tables[i].Rows {
@@ -307,7 +307,7 @@ func (m *Model) Row(table string, key uint64) []float32 {
 	return m.tables[i][int(key)*dim : (int(key)+1)*dim : (int(key)+1)*dim]
 }
 
-// Table is all rows of a table, [Rows, Dim] in the order of the keys; nil where the model has no such table.
+// Table returns all rows of a table, [Rows, Dim] in the order of the keys; nil if the model has no such table.
 func (m *Model) Table(name string) []float32 {
 	i := slices.IndexFunc(m.job.Tables, func(t schema.TableSpec) bool { return t.Name == name })
 	if i < 0 {
@@ -316,8 +316,8 @@ func (m *Model) Table(name string) []float32 {
 	return m.tables[i]
 }
 
-// Param is a dense parameter, row-major; nil where the model has none of that name. A hosted module's has the name
-// MODULE:PARAMETER.
+// Param returns a dense parameter, row-major; nil if the model has none of that name. The name of a hosted module's
+// parameter is MODULE:PARAMETER.
 func (m *Model) Param(name string) []float32 {
 	if h := slices.IndexFunc(m.hosted, func(t Tensor) bool { return t.Name == name }); h >= 0 {
 		return m.hosted[h].Values
@@ -329,7 +329,7 @@ func (m *Model) Param(name string) []float32 {
 	return m.params[i]
 }
 
-// Lookup gives rows as a session does, so that one evaluation does for both.
+// Lookup returns rows as Session.Lookup does, so the same evaluation works for both.
 func (m *Model) Lookup(_ context.Context, asks []Query) ([][]float32, error) {
 	out := make([][]float32, len(asks))
 	for i, ask := range asks {
@@ -348,8 +348,8 @@ func (m *Model) Lookup(_ context.Context, asks []Query) ([][]float32, error) {
 	return out, nil
 }
 
-// hashedDigest is the digest that files of gradbus 0.1.0 have: there a key's partition was a hash of it, and not of its
-// group, so that rows were in another order.
+// hashedDigest returns the digest in files of gradbus 0.1.0, where a key's partition was a hash of the key, so rows had
+// another order.
 func (m *Model) hashedDigest() string {
 	hash, buffer := sha256.New(), []byte(nil)
 	add := func(values []float32) {
@@ -379,11 +379,10 @@ func (m *Model) hashedDigest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// OpenWeights reads the values that a job is to begin with (Job.From, Config.From) from a safetensors file of any
-// origin: PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of
-// the job, float32, by their names and in their shapes, a table as [rows, dim], and no others. The digest of a file
-// that Save wrote is checked. Errors: ErrModel, which names all tensors that do not fit, and that of opening the
-// file.
+// OpenWeights reads the values that a job begins with (Job.From, Config.From) from a safetensors file of any origin: a
+// state_dict of PyTorch, an export of a checkpoint, or a model that Save wrote. The file must have exactly the tensors
+// of the job, as float32, with the same names and shapes, a table as [rows, dim]. If Save wrote the file, its digest is
+// checked. Errors: ErrModel, which lists all tensors that do not fit, and the error of opening the file.
 //
 //	m, err := trainer.OpenWeights("begin.safetensors", job)
 func OpenWeights(path string, job *schema.Job) (*Model, error) {
@@ -411,8 +410,8 @@ func OpenWeights(path string, job *schema.Job) (*Model, error) {
 	return m, nil
 }
 
-// weightsOf makes a model of tensors, whose values may be missing: those that are called as a table of the job are
-// tables, if their shapes allow.
+// weightsOf makes a model of tensors, whose values may be missing. Tensors with the name of a table of the job become
+// tables.
 func weightsOf(metadata map[string]string, tensors map[string]safetensors.Tensor, job *schema.Job) (*Model, error) {
 	has := *job
 	has.Parameters, has.Tables, has.Start = nil, nil, nil
@@ -442,15 +441,15 @@ func weightsOf(metadata map[string]string, tensors map[string]safetensors.Tensor
 			has.Parameters, m.params = append(has.Parameters, p), append(m.params, t.Values)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(tensors)) { // which the job has none of
+	for _, name := range slices.Sorted(maps.Keys(tensors)) { // tensors that the job does not have
 		has.Parameters = append(has.Parameters, schema.Parameter{Name: name, Shape: tensors[name].Shape})
 		m.params = append(m.params, tensors[name].Values)
 	}
 	return m, nil
 }
 
-// begin notes in a manifest that the job begins with the values of the model, or compares them with those that it
-// notes. A nil Model is none.
+// begin records in the manifest that the job begins with the values of the model, or compares them with the recorded
+// ones. A nil Model does nothing.
 func (m *Model) begin(job *schema.Job) error {
 	if m == nil {
 		return nil
@@ -476,7 +475,7 @@ func (m *Model) begin(job *schema.Job) error {
 	return nil
 }
 
-// denseModel is a model of dense values alone, of which a job begins with tables that are drawn.
+// denseModel returns a model of dense values only, for a job whose tables are drawn.
 func denseModel(job *schema.Job, values map[string][]float32) (*Model, error) {
 	parameters := *job
 	parameters.Tables = nil
@@ -498,7 +497,7 @@ func denseModel(job *schema.Job, values map[string][]float32) (*Model, error) {
 	return m, err
 }
 
-// fits lists how the tensors of the model differ from those of a job, and values that no gradient may have.
+// fits returns the differences between the tensors of the model and those of a job, and values that are not finite.
 func (m *Model) fits(job *schema.Job) (wrong []error) {
 	has := map[string][]int{}
 	for i, p := range m.job.Parameters {
@@ -542,14 +541,15 @@ func finite(kind, name string, values []float32) error {
 	return nil
 }
 
-// assigning is the workload of these batches: lane 0 has one sample, which uses a stretch of the rows of every table,
-// and gives values as gradients. Parameters have one in every batch, since a gradient that is not given is zero.
+// assigning is the workload that stores the initial values of a model. Lane 0 has one sample per batch. The sample uses
+// a range of the rows of every table, and sets values instead of gradients. Parameters are set in every batch, since a
+// missing gradient is zero.
 type assigning struct {
 	model *Model
 	job   *schema.Job
 }
 
-// stretch is the rows of a table in a batch.
+// stretch returns the rows of a table in a batch.
 func (w *assigning) stretch(t int, b schema.Batch) (lo, hi int) {
 	if w.job.Start.Dense {
 		return 0, 0
@@ -588,7 +588,7 @@ func (w *assigning) Bags(b schema.Batch, _ lane.Lane, offsets [][]int64) [][]int
 
 // Lane implements Workload.
 func (w *assigning) Lane(step *LaneStep) (float64, error) {
-	for i := len(w.job.Parameters) - 1; i >= 0; i-- { // in which order they travel
+	for i := len(w.job.Parameters) - 1; i >= 0; i-- { // the order in which they are sent
 		name := w.job.Parameters[i].Name
 		copy(step.Grad(name), w.model.Param(name))
 		step.Done(name)

@@ -15,13 +15,13 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// Module is a module that a shard of the job hosts, as a trainer sees it: parameters, activations, gradients and the
-// optimizer are on the shard, and only inputs, outputs and gradients of outputs travel. Any number of trainers use it
-// at once; each pass sees one version of the parameters, also while others step.
+// Module is a module that a shard of the job hosts, as a trainer sees it. Parameters, activations, gradients and the
+// optimizer are on the shard; only inputs, outputs and gradients of outputs are sent. Any number of trainers use it
+// concurrently. Each pass sees one version of the parameters, even while others step.
 //
-// Its methods are the session's: they are called from one goroutine at a time. Slices that they give are the Module's
-// own and valid until its next call. All of them fail with Refused, which has the shard's reason, or with
-// the session's error, or the cause of ctx; a refusal ends nothing but the call.
+// Its methods belong to the session: they must be called from one goroutine at a time. The slices that they return
+// belong to the Module and are valid until its next call. Errors: Refused with the shard's reason, which does not end
+// the session; the session's error; and the cause of ctx.
 type Module struct{ *hostedModule }
 
 // hostedModule is a module in one run of the job.
@@ -31,28 +31,28 @@ type hostedModule struct {
 	index      int
 	link       *shardLink
 	parameters []nn.Parameter
-	out        int // values of a sample of the output
+	out        int // values per sample of the output
 
-	number schema.Sequence // of the last request
-	frames []*schema.Frame // that requests are written into
+	number schema.Sequence // number of the last request
+	frames []*schema.Frame // reused for requests
 	sealed [][]byte
 	answer moduleAnswer
 }
 
-// Tensor is a named tensor, row-major. One of float32 has Values; another, of the types that safetensors and PyTorch have
-// in common, has DType, such as "I64", and Data.
+// Tensor is a named tensor, row-major. A float32 tensor has Values. A tensor of another type of safetensors has DType,
+// such as "I64", and Data.
 type Tensor struct {
 	Name   string
 	Shape  []int
 	Values []float32
 
-	DType string // "" is F32
-	Data  []byte // little-endian, in place of Values
+	DType string // type name of safetensors; "" is F32
+	Data  []byte // little-endian bytes, instead of Values
 }
 
-// Activation is a forward pass in training that the shard remembers: its activations, then its gradients, and the
-// version of the parameters that it saw. It ends with a step or Release, with the session, or when the shard has not
-// heard of the trainer for the job's deadline.
+// Activation is a forward pass in training that the shard stores, with its activations, its gradients, and the version
+// of its parameters. It ends with a step or Release, with the session, or when the shard has not heard from the trainer
+// for the job's deadline.
 type Activation struct {
 	module  *hostedModule
 	id      uint64
@@ -60,10 +60,10 @@ type Activation struct {
 	samples int
 }
 
-// Version is the version of the parameters that the pass has seen.
+// Version returns the version of the parameters that the pass used.
 func (a *Activation) Version() schema.Version { return a.version }
 
-// hosting is the common state of the hosted modules of one run.
+// hosting is the shared state of the hosted modules in one run.
 type hosting struct {
 	*connection
 	exchange *exchanging
@@ -72,13 +72,13 @@ type hosting struct {
 	passes   passClock
 }
 
-// modules are the modules that shards host, by index of the manifest.
+// modules are the hosted modules, in the order of the manifest.
 type modules struct {
 	*hosting
 	all []*hostedModule
 }
 
-// newModules makes what a trainer knows of the job's modules.
+// newModules returns the trainer's state of the job's modules.
 func newModules(c *connection, e *exchanging, stats *statistics, a *activity) (*modules, error) {
 	h := &hosting{connection: c, exchange: e, stats: stats, activity: a}
 	m := &modules{hosting: h}
@@ -98,7 +98,7 @@ func newModules(c *connection, e *exchanging, stats *statistics, a *activity) (*
 	return m, nil
 }
 
-// module gives the module of a name.
+// module returns the module of a name.
 func (m *modules) module(name string) (*hostedModule, error) {
 	i := slices.IndexFunc(m.all, func(h *hostedModule) bool { return h.spec.Name == name })
 	if i < 0 {
@@ -126,12 +126,12 @@ func (m *modules) weights(ctx context.Context) (all []Tensor, err error) {
 	return all, nil
 }
 
-// Parameters are the names, shapes and first values of the module's parameters.
+// Parameters returns the names, shapes and initial values of the module's parameters.
 func (m *hostedModule) Parameters() []nn.Parameter { return m.parameters }
 
-// Forward runs a pass in training over x [n, In], n samples of a lane that the trainer hosts, and gives y [n, Out]. The
-// activation remembers the pass. What is dropped follows from batch and lane, so a pass can be repeated. The trainer counts
-// batches from Session.Version on; versions of a job that has modules alone are numbered by them.
+// Forward runs a pass in training over x [n, In], n samples of a lane that the trainer hosts, and returns the
+// activation and y [n, Out]. Dropout depends only on batch and lane, so a pass can be repeated. The trainer counts
+// batches from Session.Version on. In a job that has only modules, versions are numbered by these batches.
 func (m *hostedModule) Forward(ctx context.Context, b schema.Batch, l lane.Lane, x []float32) (*Activation, []float32,
 	error) {
 	m.host.begins(b)
@@ -146,9 +146,8 @@ func (m *hostedModule) Forward(ctx context.Context, b schema.Batch, l lane.Lane,
 	return &Activation{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements()}, y, nil
 }
 
-// Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n,
-// Out] and the version of the parameters that it saw. n may be any number: requests carry as many samples as the
-// manifest allows.
+// Evaluate runs a pass without dropout over x [n, In] and returns y [n, Out]. The shard stores nothing of it. n is
+// unlimited: each request has as many samples as the manifest allows.
 func (m *hostedModule) Evaluate(ctx context.Context, x []float32) (y []float32, err error) {
 	in := m.spec.InElements()
 	if len(x) == 0 || len(x)%in != 0 {
@@ -191,20 +190,20 @@ func (m *hostedModule) forward(ctx context.Context, b schema.Batch, l lane.Lane,
 	return y, nil
 }
 
-// Backward goes back through the activation's pass, once: gradY [n, Out] is the gradient of the loss by y, a sum over
-// the samples. The gradients of the parameters stay on the shard, in the activation, until a step.
+// Backward runs the backward pass of the activation, once. gradY [n, Out] is the gradient of the loss, a sum over the
+// samples. The parameters' gradients stay on the shard until a step.
 func (a *Activation) Backward(ctx context.Context, gradY []float32) error {
 	_, err := a.backward(ctx, gradY, 0, 0)
 	return err
 }
 
-// BackwardInput is Backward, and gives the gradient by the input, [n, In].
+// BackwardInput is Backward, and returns the gradient of the input, [n, In].
 func (a *Activation) BackwardInput(ctx context.Context, gradY []float32) (gradX []float32, err error) {
 	return a.backward(ctx, gradY, schema.FlagInput, 0)
 }
 
-// BackwardStep is Backward and a step of this activation alone, in one request: the optimizer moves the newest version
-// by the gradients divided by samples. It gives the version that this made, and ends the activation.
+// BackwardStep is Backward and a Step of this activation alone, in one request. It returns the new version of the
+// parameters and ends the activation.
 func (a *Activation) BackwardStep(ctx context.Context, gradY []float32, samples int) (schema.Version, error) {
 	if _, err := a.backward(ctx, gradY, schema.FlagStep, samples); err != nil {
 		return 0, err
@@ -230,8 +229,8 @@ func (a *Activation) backward(ctx context.Context, gradY []float32, flags uint32
 	return gradX, nil
 }
 
-// Step adds up the gradients of activations, divides once by samples, and moves the newest version by that. It gives
-// the version that this made, and ends the activations.
+// Step sums the gradients of activations, divides the sum once by samples, and applies it to the newest version with
+// the optimizer. It returns the new version and ends the activations.
 func (m *hostedModule) Step(ctx context.Context, samples int, activations ...*Activation) (schema.Version, error) {
 	if samples < 1 {
 		return 0, fmt.Errorf("step of module %q: %d samples: want at least 1", m.spec.Name, samples)
@@ -259,12 +258,13 @@ func (a *Activation) Release(ctx context.Context) error {
 	return err
 }
 
-// Gradients gives the gradients that an activation has after its Backward, sums over its samples, in new memory.
+// Gradients returns the parameters' gradients of an activation after its Backward, sums over its samples, in new
+// memory.
 func (a *Activation) Gradients(ctx context.Context) ([]Tensor, error) {
 	return a.module.read(ctx, a, schema.FlagGradients)
 }
 
-// Weights gives the newest parameters, all of one version, in new memory.
+// Weights returns the newest parameters, all of one version, in new memory, and the version.
 func (m *hostedModule) Weights(ctx context.Context) ([]Tensor, schema.Version, error) {
 	pin := &Activation{module: m}
 	all, err := m.read(ctx, pin, 0)
@@ -276,12 +276,12 @@ func (m *hostedModule) Weights(ctx context.Context) ([]Tensor, schema.Version, e
 	return all, pin.version, err
 }
 
-// unpinWithin bounds the time for a shard to confirm that a version is not pinned any more; the request is repeated
-// until then.
+// unpinWithin bounds the time for a shard to confirm that a version is no longer pinned. The request is repeated until
+// then.
 const unpinWithin = 2 * time.Second
 
-// unpin ends the pin of a version, which is no pass. Where ctx has ended the shard is to hear of it all the same: a pin
-// that stays takes the place of a pass until the session ends.
+// unpin releases a pinned version. It continues after ctx has ended, since a pin takes the place of a pass until the
+// session ends.
 func (m *hostedModule) unpin(ctx context.Context, pin *Activation) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), unpinWithin)
 	defer stop()
@@ -291,8 +291,8 @@ func (m *hostedModule) unpin(ctx context.Context, pin *Activation) error {
 	return nil
 }
 
-// Digest is the SHA-256 over the module's newest parameters, as schema.WeightsDigest defines it for a job that has them
-// as its own.
+// Digest returns the SHA-256 of the module's newest parameters, as schema.WeightsDigest defines it for a job that has
+// them as parameters.
 func (m *hostedModule) Digest(ctx context.Context) ([32]byte, error) {
 	all, _, err := m.Weights(ctx)
 	if err != nil {
@@ -305,7 +305,7 @@ func (m *hostedModule) Digest(ctx context.Context) ([32]byte, error) {
 	return digest, nil
 }
 
-// digestOf is the digest of a job that has these tensors as its parameters.
+// digestOf returns the digest of a job that has these tensors as its parameters.
 func digestOf(all []Tensor) ([32]byte, error) {
 	job := &schema.Job{}
 	for _, t := range all {
@@ -320,8 +320,8 @@ func digestOf(all []Tensor) ([32]byte, error) {
 	return d.Sum()
 }
 
-// read asks for all chunks of the parameters of the version that c pins, or of its gradients. Where c has no id yet the
-// first answer gives it one.
+// read reads all chunks of the parameters of the version that c pins, or of c's gradients. If c has no id, the first
+// answer sets it.
 func (m *hostedModule) read(ctx context.Context, c *Activation, flags uint32) ([]Tensor, error) {
 	elements := 0
 	for _, p := range m.parameters {
@@ -352,26 +352,26 @@ func (m *hostedModule) read(ctx context.Context, c *Activation, flags uint32) ([
 	return tensors, nil
 }
 
-// subject is where requests go.
+// subject returns the subject of requests.
 func (m *hostedModule) subject() fabric.Subject {
 	return m.host.subject("", m.link.member).OfModule(m.spec.Name)
 }
 
-// moduleAnswer is where the answer to a module's request comes together: of the receivers while the request is open,
-// then of who asked.
+// moduleAnswer collects the answer to a module's request. Receivers write it while the request is open, afterwards the
+// caller reads it.
 type moduleAnswer struct {
-	refused error       // under the lock of the exchange
+	refused error       // guarded by the lock of the exchange
 	weights atomic.Bool // one chunk is the whole answer
 
-	mu      sync.Mutex // guards what follows while the request is open
-	begun   bool       // a chunk has come
+	mu      sync.Mutex // guards the fields below while the request is open
+	begun   bool       // a chunk has arrived
 	version schema.Version
 	context uint64
 	values  []float32
 }
 
-// ask sends a request under the next number, again where no answer comes, and gives the values of the answer. A request
-// that was given up is taken over by the next one.
+// ask sends a request under the next number, repeats it while no answer arrives, and returns the values of the answer.
+// A new request replaces one that was given up.
 func (m *hostedModule) ask(ctx context.Context, head schema.Head, contexts []uint64, tensor []float32) ([]float32, error) {
 	if err := m.host.Err(); err != nil {
 		return nil, err
@@ -405,7 +405,7 @@ func (m *hostedModule) ask(ctx context.Context, head schema.Head, contexts []uin
 	return a.values, nil
 }
 
-// write puts a request into frames.
+// write writes a request into frames.
 func (m *hostedModule) write(head schema.Head, contexts []uint64, tensor []float32) error {
 	chunks := m.host.place.TensorChunks(len(tensor))
 	for len(m.frames) < chunks {
@@ -435,7 +435,7 @@ func (m *hostedModule) write(head schema.Head, contexts []uint64, tensor []float
 	return nil
 }
 
-// asker is who asks in the exchange.
+// asker returns the module's id in the exchange.
 func (m *hostedModule) asker() exchange.Asker { return askers + exchange.Asker(m.index) }
 
 // send sends the request.
@@ -448,8 +448,7 @@ func (m *hostedModule) send(*connection, int) error {
 	return nil
 }
 
-// takeModule takes what a shard says about one of its modules: answers, and refusals of requests. What answers no open
-// request is late, and ignored.
+// takeModule handles a shard's answer or refusal. Late answers, to no open request, are ignored.
 func (m *modules) takeModule(owner int, subject *fabric.Subject, v *schema.View) error {
 	h := v.Head()
 	if int64(h.Bucket) >= int64(len(m.all)) || m.all[h.Bucket].spec.Name != subject.Name ||
@@ -493,7 +492,7 @@ func (m *hostedModule) refuse(number schema.Sequence, r schema.Refusal) {
 	e.wakeWaiter()
 }
 
-// take puts one chunk of an answer in place.
+// take stores one chunk of an answer.
 func (m *hostedModule) take(_ int, v *schema.View) (kept bool, err error) {
 	h, values, a := v.Head(), v.Float32s(), &m.answer
 	a.mu.Lock()
@@ -518,20 +517,19 @@ func (m *hostedModule) take(_ int, v *schema.View) (kept bool, err error) {
 	return false, nil
 }
 
-// hostedLately is for how long after its last step a session is said to train with hosted modules.
+// hostedLately is the time after its last step for which a session counts as training with hosted modules.
 const hostedLately = 5 * time.Second
 
-// passClock tells where the time of a program goes that trains with hosted modules outside of Run: waiting for outputs
-// is DoingLookup, what it does with them until it goes back DoingCompute, and waiting for the shard after that
-// DoingResult. What it does between a step and the next pass is its own, DoingOther. Within Run the phases of that
-// count.
+// passClock measures a program that trains with hosted modules outside of Run. Waiting for outputs is DoingLookup; the
+// time until the backward pass is DoingCompute; waiting for the shard after that is DoingResult; the time between a
+// step and the next pass is DoingOther. Within Run, the phases of Run count instead.
 type passClock struct {
-	mu    sync.Mutex // guards what follows; held for moments
+	mu    sync.Mutex // guards the fields below
 	open  int        // passes that were not stepped or released
-	since time.Time  // the last answer
+	since time.Time  // time of the last answer
 }
 
-// asking begins to wait for an answer, and returns what notes that it has come, or failed.
+// asking records that the trainer waits for an answer. The returned function records that it has arrived, or failed.
 func (m *hostedModule) asking(kind schema.Kind, training bool) (answered func(ok bool)) {
 	c, began, now := &m.host.passes, m.host.activity.word.Load(), time.Now()
 	alone := m.host.planned.Load() == 0
@@ -573,7 +571,7 @@ func (m *hostedModule) asking(kind schema.Kind, training bool) (answered func(ok
 	}
 }
 
-// between says what is done between two requests. c.mu is held.
+// between records the activity between two requests. The caller holds c.mu.
 func (h *hosting) between(now time.Time) {
 	if h.passes.open > 0 {
 		h.activity.beginAt(computing, now)
@@ -582,15 +580,15 @@ func (h *hosting) between(now time.Time) {
 	}
 }
 
-// begins notes that a pass of a batch begins. Where nothing is added up, passes tell how far the session is: the
-// batches before are done.
+// begins records that a pass of batch b begins. In a job without rounds, this tells how far the session is: earlier
+// batches are done.
 func (h *hosting) begins(b schema.Batch) {
 	if h.place.Plan.Roundless && h.planned.Load() == 0 {
 		h.batch.Store(max(h.batch.Load(), uint64(b)))
 	}
 }
 
-// ended notes that passes were stepped, which makes a batch of so many samples, or released, which makes none.
+// ended records that passes were stepped, which completes a batch of samples samples, or released (samples 0).
 func (m *hostedModule) ended(passes, samples int) {
 	if m.host.planned.Load() != 0 {
 		return
@@ -605,17 +603,17 @@ func (m *hostedModule) ended(passes, samples int) {
 	m.host.between(c.since)
 }
 
-// training reports that passes are under way, or were lately.
+// training reports whether passes are under way, or were a short time ago.
 func (c *passClock) training(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open > 0 || !c.since.IsZero() && now.Sub(c.since) < hostedLately
 }
 
-// Step has the module of a pass stepped with the batch, so that one optimizer, the job's, moves the parameters of the
-// job and those of the module. Commit steps the module by the gradients of all passes that lanes of this trainer were
-// given here, divided once by the samples of these passes; the job's parameters take part as ever. The pass has gone
-// Backward, and ends with the batch. One that no lane was given is the caller's to Step or to Release.
+// Step makes Commit step the module of a pass together with the batch. Commit sums the gradients of all passes that
+// this trainer's lanes passed to Step, divides once by the samples of these passes, and steps the module; the job's
+// parameters take part as usual. Backward must have run. The pass ends with the batch. Passes not given to Step must be
+// stepped or released by the caller.
 //
 //	pass, y, err := head.Forward(ctx, b.Number(), step.Lane, features)
 //	lossSum, err := loss.Loss(y, classes, gradY)
@@ -624,7 +622,7 @@ func (c *passClock) training(now time.Time) bool {
 //	copy(step.Grad("weight"), ...)  // from gradFeatures; then step.Done, step.End, b.Commit
 func (s *LaneStep) Step(pass *Activation) { s.batch.passes = append(s.batch.passes, pass) }
 
-// stepModules steps the modules of the passes that lanes gave, in the order of the first pass of each.
+// stepModules steps the modules of the batch's passes, in the order of each module's first pass.
 func (b *Batch) stepModules(ctx context.Context) error {
 	for len(b.passes) > 0 {
 		module, samples := b.passes[0].module, 0

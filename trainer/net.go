@@ -6,34 +6,36 @@ import (
 	"gradbus/schema"
 )
 
-// NetWorkload makes a net of package nn a Workload: its parameters are the job's dense ones of the same names
-// (Job.Module adds them), and the gradient of each leaves as soon as it is final, while the backward pass continues.
-// Nothing is allocated once the first batch is through.
+// NetWorkload makes a net of package nn a Workload. The net's parameters are the job's dense parameters of the same
+// names (Job.Module adds them). The gradient of each parameter is sent as soon as it is final, while the backward pass
+// continues. After the first batch it allocates nothing.
 //
-// A workload that uses tables too embeds it and has Keys, and Bags, of its own; Input then reads rows, and InputGrad
-// gives their gradients.
+// A workload that uses tables too embeds NetWorkload and has its own Keys, and Bags; Input then reads rows, and
+// InputGrad sets their gradients.
 //
-//	w := &trainer.NetWorkload{Net: net, Seed: seed, Samples: count, Input: images, Loss: func(_ *trainer.LaneStep, y, gradY []float32) (float64, error) {
-//		return nn.NLL(y, classes, targets, gradY)
-//	}}
+//	w := &trainer.NetWorkload{Net: net, Seed: seed, Samples: count, Input: images,
+//		Loss: func(_ *trainer.LaneStep, y, gradY []float32) (float64, error) {
+//			return nn.NLL(y, classes, targets, gradY)
+//		}}
 type NetWorkload struct {
 	Net  *nn.Net
-	Seed uint64 // of what layers drop, keyed by batch and lane
+	Seed uint64 // seed of dropout, keyed by batch and lane
 
 	// Samples returns the number of samples of a lane. It may be nil if another type provides Keys.
 	Samples func(b schema.Batch, l lane.Lane) int
-	// Input is the input of the net, [samples, In]. It stays as it is until the lane ends.
+	// Input returns the input of the net, [samples, In]. It must not change until the lane ends.
 	Input func(step *LaneStep) (x []float32, err error)
-	// Loss gives the sum of the losses of the samples from y [samples, Out], and writes the gradient of that sum by y.
+	// Loss returns the sum of the losses of the samples for y [samples, Out], and writes the gradient of that sum to
+	// gradY.
 	Loss func(step *LaneStep, y, gradY []float32) (lossSum float64, err error)
-	// Sending is called when the first gradient of a lane is about to leave; nil for nothing.
+	// Sending is called just before the first gradient of a lane is sent. nil: no call.
 	Sending func(step *LaneStep)
-	// InputGrad takes the gradient by the input, where Net.GradX is set; else nil.
+	// InputGrad receives the gradient of the input, if Net.GradX is set. Otherwise it must be nil.
 	InputGrad func(step *LaneStep, gradX []float32)
 
-	step   *LaneStep // under way
-	sent   bool      // a gradient of it was to leave
-	names  []string  // of parameters, in the net's order
+	step   *LaneStep // lane under way
+	sent   bool      // Sending was called for it
+	names  []string  // parameter names in the net's order
 	params [][]float32
 	gradY  []float32
 	grad   func(i int) []float32
@@ -79,7 +81,7 @@ func (w *NetWorkload) Lane(step *LaneStep) (lossSum float64, err error) {
 	return lossSum, nil
 }
 
-// begin finds what stays the same from lane to lane.
+// begin prepares what is the same for every lane.
 func (w *NetWorkload) begin() {
 	for _, p := range w.Net.Parameters() {
 		w.names = append(w.names, p.Name)

@@ -8,22 +8,22 @@ import (
 	"gradbus/schema"
 )
 
-// Bagged is a workload that uses tables by their bags, those whose manifest names a pooling. Written against it, a
-// workload is the same at any placement: where rows are cut over the shards the trainer fetches and pools them, in the
-// canonical order, and where a shard holds whole bags it does, with equal bits.
+// Bagged is a Workload that uses tables by bags: those whose manifest sets a pooling. Such a workload is independent of
+// the placement. If rows are placed on the shards by partitions, the trainer fetches and pools them; if a shard has
+// whole bags, it pools them, with equal bits.
 type Bagged interface {
 	Workload
 
-	// Bags appends to offsets[table], which is empty, where each bag of the lane begins among the keys that Keys has just
-	// given, and where the last one ends: from 0 to the number of the lane's keys, one more than there are bags. Tables
-	// without a pooling are left as they are. It is called after Keys, for every lane that has samples.
+	// Bags appends to offsets[table], which is empty, the offsets of the lane's bags among the keys that Keys has just
+	// returned. There is one more offset than bags: the first is 0, the last the number of the lane's keys. Tables
+	// without a pooling are left unchanged. The session calls it after Keys, for every lane with samples.
 	//
 	//	keys 4 4 9 7, bags {4, 4}, {}, {9, 7}  ->  0 2 2 4
 	Bags(b schema.Batch, l lane.Lane, offsets [][]int64) (out [][]int64)
 }
 
-// Pooled is a table's pooled rows, one for each of the lane's bags, [bags, dim] row-major and read only: the sum or the
-// mean of the bag's rows, as the manifest says, and zeros where the bag is empty.
+// Pooled returns the pooled rows of a table, [bags, dim] row-major and read-only: the sum or mean of each bag's rows,
+// as the manifest sets it, and zeros for an empty bag.
 func (s *LaneStep) Pooled(table schema.Table) []float32 {
 	b, ok := s.bags(table)
 	if !ok || !s.fetched(table) {
@@ -38,7 +38,7 @@ func (s *LaneStep) Pooled(table schema.Table) []float32 {
 	return b.pooled
 }
 
-// PooledGrad gives the lane's gradient of what Pooled gave, [bags, dim], at most once. It is copied.
+// PooledGrad sets the lane's gradient of the result of Pooled, [bags, dim], at most once. It is copied.
 //
 //	step.PooledGrad(0, []float32{0.5, 0.5, -1, -1}) // two bags, dim 2
 func (s *LaneStep) PooledGrad(table schema.Table, grad []float32) {
@@ -62,7 +62,7 @@ func (s *LaneStep) PooledGrad(table schema.Table, grad []float32) {
 	}
 }
 
-// bags are the lane's of a table.
+// bags returns the lane's bags of a table.
 func (s *LaneStep) bags(table schema.Table) (*laneBags, bool) {
 	if !s.knows(table) {
 		return nil, false
@@ -75,7 +75,7 @@ func (s *LaneStep) bags(table schema.Table) (*laneBags, bool) {
 	return &all[s.index], true
 }
 
-// hasRows reports whether rows of a table come here one by one.
+// hasRows reports whether the trainer receives rows of a table one by one.
 func (s *LaneStep) hasRows(table schema.Table) bool {
 	if !s.knows(table) {
 		return false
@@ -98,13 +98,13 @@ func poolingMode(t *schema.TableSpec) cuda.Mode {
 
 // laneBags are the bags of one lane in one table.
 type laneBags struct {
-	offsets []int64   // [bags+1]; none where the lane has no samples
-	full    []int32   // the bags that have a key
+	offsets []int64   // [bags+1]; empty if the lane has no samples
+	full    []int32   // indices of bags with keys
 	pooled  []float32 // [bags, dim]
-	there   bool      // pooled is; shards fill it otherwise
+	there   bool      // pooled is computed here; false if shards fill it
 }
 
-// collectBags asks for the bags of one lane.
+// collectBags calls the workload's Bags for one lane.
 func (t *tables) collectBags(w Workload, b schema.Batch, l lane.Lane, at, samples int) error {
 	t.offsets = grown(t.offsets, len(t.specs))
 	some := false
@@ -143,7 +143,7 @@ func (t *tables) collectBags(w Workload, b schema.Batch, l lane.Lane, at, sample
 	return nil
 }
 
-// set takes the offsets of a lane's bags over so many keys.
+// set checks and stores the offsets of a lane's bags. keys is the number of the lane's keys.
 func (b *laneBags) set(offsets []int64, keys int) error {
 	bags := len(offsets) - 1
 	if bags < 0 || offsets[0] != 0 || offsets[bags] != int64(keys) {
@@ -162,7 +162,7 @@ func (b *laneBags) set(offsets []int64, keys int) error {
 	return nil
 }
 
-// laneKeys are the keys of hosted lane number at, as the workload gave them.
+// laneKeys returns the keys of hosted lane at, in the workload's order.
 func (t *tables) laneKeys(table, at int) []uint64 {
 	before := 0
 	if at > 0 {
@@ -171,7 +171,7 @@ func (t *tables) laneKeys(table, at int) []uint64 {
 	return t.used[table][before:t.ends[table][at]]
 }
 
-// checkKeys checks the collected keys of a table whose distinct ones are not looked for.
+// checkKeys checks the keys of a table for which no distinct keys are computed.
 func (t *tables) checkKeys(table int) error {
 	for _, key := range t.used[table] {
 		if spec := &t.specs[table]; key >= spec.Rows {
@@ -181,7 +181,7 @@ func (t *tables) checkKeys(table int) error {
 	return nil
 }
 
-// sizeBags makes room for pooled rows. Those of empty bags are zero; the others hold anything until they arrive.
+// sizeBags sizes the pooled rows. Rows of empty bags are zeroed; the others are undefined until they arrive.
 func (t *tables) sizeBags() {
 	for i, lanes := range t.bags {
 		for at := range lanes {
@@ -202,7 +202,7 @@ func (b *laneBags) clearEmpty(dim int) {
 	}
 }
 
-// pool computes the pooled rows of one lane from the rows that are here.
+// pool computes the pooled rows of one lane from the fetched rows.
 func (c *compute) pool(table, at int, b *laneBags) error {
 	t := c.tables
 	b.there = true
@@ -215,8 +215,8 @@ func (c *compute) pool(table, at int, b *laneBags) error {
 		Out: cuda.Float32s(b.pooled)})
 }
 
-// addWhole takes the lane's gradient of a table that shards pool. keys must stay as they are until the batch has been
-// sent.
+// addWhole stores the lane's gradient of a table that shards pool. The caller must not change keys until the batch has
+// been sent.
 func (s *rowSums) addWhole(table int, mode cuda.Mode, keys []uint64, offsets []int64, grad []float32) error {
 	if err := s.give(table); err != nil {
 		return err
@@ -227,7 +227,7 @@ func (s *rowSums) addWhole(table int, mode cuda.Mode, keys []uint64, offsets []i
 	return nil
 }
 
-// scatterWhole gives every shard that has columns of a table all of one lane's bags.
+// scatterWhole adds one lane's bags to the message of every shard that has columns of the table.
 func (s *scatter) scatterWhole(b *bagGrad, table, lane int) {
 	for shard := range s.rows.shards {
 		if s.dim(shard, table) == 0 {

@@ -12,11 +12,10 @@ import (
 	"gradbus/schema"
 )
 
-// evaluationValuesMax bounds the values that one round of an evaluation's lookups asks for: 16 MiB.
+// evaluationValuesMax bounds the values of one round of lookups outside a batch: 16 MiB of float32.
 const evaluationValuesMax = 4 << 20
 
-// reader reads what was trained, between batches: rows, tables, digests and models. Its caller waits for the version
-// before.
+// reader reads rows, tables, digests and models between batches. The caller first waits for the version.
 type reader struct {
 	*connection
 	exchange *exchanging
@@ -25,16 +24,16 @@ type reader struct {
 	replicas *replicas
 	modules  *modules
 
-	kept *evaluation // nil before it is needed
+	kept *evaluation // nil until the first lookup
 }
 
-// evaluation is the state of Lookup, kept from call to call.
+// evaluation is the state of Lookup and LookupInto, reused from call to call.
 type evaluation struct {
 	tables  *tables
 	lookups *lookups
 
-	at    place // of LookupInto: how far it has asked
-	asked bool  // and waits
+	at    place // position in the queries of LookupInto up to which rows were requested
+	asked bool  // a request is open
 }
 
 func (r *reader) evaluating() *evaluation {
@@ -47,7 +46,7 @@ func (r *reader) evaluating() *evaluation {
 	return r.kept
 }
 
-// release gives the memory of asks back to the caller.
+// release ends the use of the caller's memory.
 func (e *evaluation) release() {
 	e.lookups.close(rowsAsked)
 	e.forget()
@@ -74,7 +73,7 @@ func (r *reader) Lookup(ctx context.Context, asks []Query) ([][]float32, error) 
 	return out, nil
 }
 
-// lookup looks up the distinct ones of keys, or, of a table that shards pool, a bag for each key.
+// lookup looks up the distinct keys, or, in a table that shards pool, a bag for each key.
 func (r *reader) lookup(ctx context.Context, table schema.Table, keys []uint64, out []float32) error {
 	spec := &r.job.Tables[table]
 	if pooledByShards(*spec) {
@@ -132,9 +131,9 @@ func (r *reader) Table(ctx context.Context, table schema.Table, yield func(p sch
 	return nil
 }
 
-// scanFrom asks a shard for rows of a partition from a key on, and waits for them.
+// scanFrom requests rows of a partition from key cursor on, and waits for them.
 func (r *reader) scanFrom(ctx context.Context, scan *scan, shard int, p schema.Partition, cursor uint64) error {
-	r.exchange.close(rowsScanned) // where the last answer was refused
+	r.exchange.close(rowsScanned) // if the last answer was refused
 	number := r.exchange.number(1)
 	scan.ask(shard, p, cursor, number)
 	r.exchange.ask(rowsScanned, scan, number, []int{shard}, r.since(), true)
@@ -150,7 +149,7 @@ func (r *reader) scanFrom(ctx context.Context, scan *scan, shard int, p schema.P
 	return nil
 }
 
-// scan pulls a table piece by piece, one request at a time.
+// scan reads a table piece by piece, one request at a time.
 type scan struct {
 	head    schema.Head
 	spec    *schema.TableSpec
@@ -158,8 +157,8 @@ type scan struct {
 	request *schema.Frame
 	sealed  []byte
 
-	asked  schema.Head // of the open request
-	cursor uint64      // the key from which on it asks
+	asked  schema.Head // head of the open request
+	cursor uint64      // key from which on it requests rows
 	shard  int
 	answer schema.View
 }
@@ -173,7 +172,7 @@ func newScan(head schema.Head, table schema.Table, spec *schema.TableSpec, value
 		section: schema.Section{Table: table, Dim: uint32(spec.Dim), Count: uint64(max(1, valuesMax/spec.Dim))}}, nil
 }
 
-// ask writes a request for rows of a partition from a key on.
+// ask writes a request for rows of a partition from key cursor on.
 func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.Sequence) {
 	c.asked, c.shard, c.cursor = c.head, shard, cursor
 	c.asked.Bucket, c.asked.Sequence = schema.Bucket(p), number
@@ -189,7 +188,7 @@ func (c *scan) send(to *connection, _ int) error {
 	return link.publish(to.subject(fabric.KindPull, link.member), c.sealed)
 }
 
-// take keeps the answer. It fails on one that a correct shard cannot have given.
+// take stores the answer. It fails on an answer that no correct shard sends.
 func (c *scan) take(_ int, v *schema.View) (kept bool, err error) {
 	h := v.Head()
 	if err := c.check(&h, v); err != nil {
@@ -200,7 +199,7 @@ func (c *scan) take(_ int, v *schema.View) (kept bool, err error) {
 	return true, nil
 }
 
-// check compares an answer with what was asked for. That its keys ascend has been verified.
+// check compares an answer with the request. The ascending order of its keys has been verified before.
 func (c *scan) check(h *schema.Head, v *schema.View) error {
 	if h.Batch != c.asked.Batch || h.Bucket != c.asked.Bucket {
 		return fmt.Errorf("want version %d partition %d", c.asked.Batch, c.asked.Bucket)
@@ -235,10 +234,10 @@ func (r *reader) Digest(ctx context.Context) ([32]byte, error) {
 	return d.Sum()
 }
 
-// columns are those of a table that one shard has.
+// columns are the columns of a table on one shard.
 type columns struct{ shard, first, count int }
 
-// piecesOf lists who has which columns of a partition.
+// piecesOf lists which shard has which columns of a partition.
 func (r *reader) piecesOf(t schema.Table, p schema.Partition) (all []columns) {
 	if r.place.Plan.Tables[t].Cut != schema.CutColumns {
 		return []columns{{r.place.OwnerOfPartition(t, p), 0, r.job.Tables[t].Dim}}
@@ -251,7 +250,7 @@ func (r *reader) piecesOf(t schema.Table, p schema.Partition) (all []columns) {
 	return all
 }
 
-// scanPartition gives the rows of a partition. Of a table that is cut by columns it puts them together.
+// scanPartition calls yield with the rows of a partition. It joins the columns of a table that is cut by columns.
 func (r *reader) scanPartition(ctx context.Context, scan *scan, p schema.Partition,
 	yield func(schema.Partition, []uint64, []float32) error) error {
 	dim, pieces := r.job.Tables[scan.section.Table].Dim, r.piecesOf(scan.section.Table, p)
@@ -292,13 +291,12 @@ func (r *reader) scanPartition(ctx context.Context, scan *scan, p schema.Partiti
 	return nil
 }
 
-// Query is keys of one table to look up. Lookup takes them in any order, and as often as one likes, and reads nothing
-// but Table and Keys. LookupInto takes distinct and ascending ones, and writes their rows to Rows, [len(Keys), dim]
-// row-major.
+// Query has the keys of one table to look up. Lookup reads only Table and Keys, which may have any order and
+// repetitions. LookupInto requires distinct, ascending Keys and writes their rows to Rows, [len(Keys), dim] row-major.
 //
-// For LookupInto of a table that shards pool, Keys are those of bags, in any order and as often as one likes. Bag i has
-// Keys[Bags[i]:Bags[i+1]], and Rows, [len(Bags)-1, dim], are the pooled rows, zeros of an empty bag. Without Bags each
-// key is a bag. Other tables have none.
+// If shards pool the table, Keys of LookupInto are the keys of bags, in any order, with repetitions. Bag i has
+// Keys[Bags[i]:Bags[i+1]], and Rows, [len(Bags)-1, dim], receives the pooled rows, zeros for an empty bag. Without Bags
+// each key is a bag. Bags of other tables must be nil.
 type Query struct {
 	Table schema.Table
 	Keys  []uint64
@@ -306,7 +304,7 @@ type Query struct {
 	Bags  []int64
 }
 
-// lookRows looks up what one ask wants at the current version.
+// lookRows looks up one query at the current version.
 func (r *reader) lookRows(ctx context.Context, ask Query) error {
 	defer r.evaluating().release() // also where it panics
 	both, stop := r.readable(ctx)
@@ -317,7 +315,7 @@ func (r *reader) lookRows(ctx context.Context, ask Query) error {
 	return r.lookupInto(both, r.newest(), []Query{ask})
 }
 
-// lookupInto gets what was not asked for ahead, for batch b, one round after the other.
+// lookupInto looks up what was not requested ahead, for batch b, one round after another.
 func (r *reader) lookupInto(ctx context.Context, b schema.Batch, asks []Query) error {
 	for e := r.evaluating(); ; e.asked = false {
 		if !e.asked && e.at.ask == len(asks) {
@@ -359,11 +357,11 @@ func (r *reader) checkInto(a *Query) error {
 	return nil
 }
 
-// place is the progress of requests; key is the number of a bag if shards pool.
+// place is a position in the queries. key is the index of a bag if shards pool the table.
 type place struct{ ask, key int }
 
-// add takes as many keys as one round may have, from a place on, which it moves. Their rows go to the memory of the
-// asks.
+// add adds as many keys as one round may have, from position at on, and advances at. Their rows go to the memory of the
+// queries. It returns the number of keys.
 func (e *evaluation) add(asks []Query, at *place) (keys int) {
 	for room := evaluationValuesMax; at.ask < len(asks); {
 		a := &asks[at.ask]
@@ -396,7 +394,7 @@ func (e *evaluation) add(asks []Query, at *place) (keys int) {
 	return keys
 }
 
-// forget lets go of the memory of asks.
+// forget drops all references to the memory of the queries.
 func (e *evaluation) forget() {
 	e.tables.reset()
 	e.tables.forgetBags()
@@ -404,7 +402,7 @@ func (e *evaluation) forget() {
 	clear(e.tables.rows)
 }
 
-// keySets are those of Distinct.
+// keySets has the scratch sets of Distinct.
 var keySets = sync.Pool{New: func() any { return new(keySet) }}
 
 // Distinct is Session.Distinct in this run.
@@ -430,9 +428,9 @@ func (r *reader) Distinct(table schema.Table, keys, unique []uint64, ids []int64
 	return n, err
 }
 
-// Bags of tables that shards pool, among what LookupInto asks for.
+// Queries of LookupInto for bags of tables that shards pool.
 
-// bags returns the number of pooled rows in the answer.
+// bags returns the number of pooled rows of the result.
 func (a *Query) bags() int {
 	if a.Bags == nil {
 		return len(a.Keys)
@@ -440,7 +438,7 @@ func (a *Query) bags() int {
 	return len(a.Bags) - 1
 }
 
-// end is where the bags before bag i end among the keys.
+// end returns the index into Keys at which bag i begins.
 func (a *Query) end(i int) int {
 	if a.Bags == nil {
 		return i
@@ -448,7 +446,7 @@ func (a *Query) end(i int) int {
 	return int(a.Bags[i])
 }
 
-// checkBags checks an ask for bags. spec is that of its table, which shards pool.
+// checkBags checks a query for bags. spec describes its table, which shards pool.
 func (a *Query) checkBags(spec *schema.TableSpec) error {
 	bags := a.bags()
 	if bags < 0 || a.end(0) != 0 || a.end(bags) != len(a.Keys) {
@@ -476,8 +474,8 @@ func (a *Query) checkBags(spec *schema.TableSpec) error {
 	return nil
 }
 
-// addBags takes bags of an ask from a place on, which it moves, as long as there is room for values; it takes one where
-// some has to be taken. A key is as long as two values.
+// addBags adds bags of a query from position at on, and advances at, as long as room has values left. If some is true,
+// it adds at least one bag. A key counts as two values.
 func (e *evaluation) addBags(a *Query, at *place, room int, some bool) (values int) {
 	t, dim := e.tables, e.tables.specs[a.Table].Dim
 	first, n := at.key, a.bags()
@@ -502,7 +500,7 @@ func (e *evaluation) addBags(a *Query, at *place, room int, some bool) (values i
 	return values
 }
 
-// forgetBags lets go of the memory of asks for bags.
+// forgetBags drops all references to the memory of queries for bags.
 func (t *tables) forgetBags() {
 	for i := range t.bags {
 		if t.bags[i] == nil || !t.specs[i].Cut().PooledByShards() {
@@ -592,7 +590,8 @@ func (r *reader) save(ctx context.Context, path string, extras ...Extra) error {
 	return nil
 }
 
-// stream puts all weights of the current version somewhere, and gives their digest. values are put's until it returns.
+// stream passes all weights of the current version to put, and returns their digest. values are valid until put
+// returns.
 func (r *reader) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte,
 	error) {
 	d := schema.NewWeightsDigest(r.job)

@@ -7,20 +7,21 @@ import (
 	"gradbus/schema"
 )
 
-// Refused is the error of a request that the coordinator or a shard turned away: a join, a change of learning rates, or
-// a frame. A refused frame ends the session. If the job stays readable (Session.Err), its weights are those
-// before the batch; in other jobs some shards may have applied their parts of it. Any other refusal changes nothing.
+// Refused is the error of a request that the coordinator or a shard refused: a join, a change of learning rates, a
+// request to a hosted module, or a frame. A refused frame ends the session; any other refusal changes nothing. If the
+// session stays readable after a refused frame (Session.Err), its weights are those before the batch. Otherwise some
+// shards may have applied their part of the batch.
 //
 //	if r, ok := errors.AsType[*trainer.Refused](err); ok && r.Reason == "job_differs" {
 type Refused struct {
-	Reason string // a fixed word, as docs/protocol.md lists them: "job_differs", "job_full", "non_finite"
-	Field  string // the field of the manifest in which a trainer differs from its job, with "job_differs"
-	Text   string // the details, for people
-	frame  string // sender and coordinates of the refused frame; empty where it is no frame
-	server string // the address of the ps that has the job, with the reason schema.RefusedElsewhere
+	Reason string // reason code, listed in docs/protocol.md: "job_differs", "job_full", "non_finite"
+	Field  string // manifest field that differs from the registered job, with "job_differs"
+	Text   string // details for people
+	frame  string // sender and coordinates of the refused frame; empty if the request was no frame
+	server string // address of the ps that has the job, with schema.RefusedElsewhere
 }
 
-// errReplaced matches the refusal of a trainer whose slot is another's by now: the others continued without it.
+// errReplaced matches the refusal of a trainer whose slot was assigned to another one.
 var errReplaced = &Refused{Reason: schema.RefusedReplaced}
 
 // Error implements error.
@@ -31,13 +32,14 @@ func (r *Refused) Error() string {
 	return fmt.Sprintf("refused (%s): %s", r.Reason, r.Text)
 }
 
-// Is matches a target of the same reason and field, or one without them.
+// Is reports whether target is a Refused with the same reason and field; an empty field of target matches any.
 func (r *Refused) Is(target error) bool {
 	t, ok := target.(*Refused)
 	return ok && (t.Reason == "" || t.Reason == r.Reason) && (t.Field == "" || t.Field == r.Field)
 }
 
-// refusedBy words a refusal of the coordinator. Where manifests differ it names the field and both values.
+// refusedBy returns the error for a coordinator's refusal. If manifests differ, its text names the field and both
+// values.
 func refusedBy(r *schema.Refused) *Refused {
 	e := &Refused{Reason: r.Reason, Field: r.Field, Text: r.Text}
 	if r.Reason == schema.RefusedElsewhere {
@@ -53,7 +55,7 @@ func refusedBy(r *schema.Refused) *Refused {
 	return e
 }
 
-// refusedFrame words a refusal of a frame. frame names the shard and the frame.
+// refusedFrame returns the error for a shard's refusal. frame names the shard and the frame.
 func refusedFrame(frame, reason, text string) *Refused {
 	if reason == schema.ReasonNonFinite.String() {
 		text += "; where the loss had been growing, a smaller learning rate helps"
@@ -61,12 +63,12 @@ func refusedFrame(frame, reason, text string) *Refused {
 	return &Refused{Reason: reason, Text: text, frame: frame}
 }
 
-// replacedBy words that the slot is another trainer's.
+// replacedBy returns the error of a trainer whose slot was assigned to another one.
 func replacedBy(job schema.JobName, text string) *Refused {
 	return &Refused{Reason: schema.RefusedReplaced, Text: fmt.Sprintf("job %s: %s", job, text)}
 }
 
-// isFrameRefused reports that a shard refused a frame, which it therefore never answers.
+// isFrameRefused reports whether a shard refused a frame, so no result of it will come.
 func isFrameRefused(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
 	return ok && r.frame != ""

@@ -11,21 +11,21 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// Progress is one completed batch, as this trainer sees it.
+// Progress describes one completed batch, as this trainer sees it.
 type Progress struct {
-	Batch       schema.Batch   // that was completed
-	Batches     uint64         // that this Run is asked for
-	Done        uint64         // of these
-	Samples     int            // of this trainer's lanes in the batch
-	SamplesAll  float64        // of all trainers in the batch; in grouped, of those in its group
-	Version     schema.Version // of the parameters that the batch made: Batch+1; in grouped how many updates there were
-	Loss        float64        // mean over this trainer's samples of the batch; 0 where it had none
-	Began       time.Time      // when this trainer began with the batch
-	BatchTime   time.Duration  // from then until the batch was complete
-	ElapsedTime time.Duration  // since Run began
+	Batch       schema.Batch   // completed batch
+	Batches     uint64         // number of batches that this Run was asked for
+	Done        uint64         // number of them that are complete
+	Samples     int            // samples of this trainer's lanes in the batch
+	SamplesAll  float64        // samples of all trainers in the batch; in grouped, of the trainers of its group
+	Version     schema.Version // version of the parameters after the batch: Batch+1; in grouped, the number of updates
+	Loss        float64        // mean over this trainer's samples of the batch; 0 without samples
+	Began       time.Time      // time at which this trainer began the batch
+	BatchTime   time.Duration  // time from Began until the batch was complete
+	ElapsedTime time.Duration  // time since Run began
 
-	// Buckets are the times of the batch's buckets, dense ones first, where Config.Timeline asks for them. Valid until
-	// report returns.
+	// Buckets has the times of the batch's buckets, dense ones first, if Config.Timeline is set. It is valid until report
+	// returns.
 	Buckets []BucketTimes
 }
 
@@ -49,13 +49,13 @@ func (s *membership) Run(ctx context.Context, w Workload, batches uint64, report
 	if err == nil {
 		err = s.Finish(longer)
 	}
-	if err != nil && ctx.Err() != nil && longer != ctx { // whatever the others do now
+	if err != nil && ctx.Err() != nil && longer != ctx { // takes precedence over errors of the others
 		return fmt.Errorf("batch %d: %w", s.Version(), context.Cause(ctx))
 	}
 	return err
 }
 
-// fill lets a workload compute the next batch. It waits for those before it until wait ends: where that is by ErrAgain,
+// fill lets a workload compute the next batch. It waits for earlier batches until wait ends; if its cause is ErrAgain,
 // the next call continues.
 func (s *membership) fill(ctx, wait context.Context, w Workload) error {
 	r := s.run
@@ -87,7 +87,7 @@ func (s *membership) fill(ctx, wait context.Context, w Workload) error {
 	return b.commit(ctx)
 }
 
-// begin starts a run of batches, of which there are to be so many; 0 if not known.
+// begin starts a run of batches. batches is their number, 0 if unknown.
 func (s *membership) begin(batches uint64, report func(Progress)) *run {
 	s.run = &run{batches: batches, report: report, began: time.Now(), committed: s.newest(),
 		waiting: make([]batchDone, s.job.Ahead+1), first: s.job.StartVersion()}
@@ -97,7 +97,7 @@ func (s *membership) begin(batches uint64, report func(Progress)) *run {
 	return s.run
 }
 
-// endRun ends a run of batches, whether or not it went well.
+// endRun ends a run of batches, successful or not.
 func (s *membership) endRun() {
 	s.planned.Store(0)
 	s.training.Store(false)
@@ -134,8 +134,8 @@ func (s *membership) Finish(ctx context.Context) error {
 	return nil
 }
 
-// settled waits until all batches that were committed are complete, so that what is read is of one version. Where the
-// session trains no more, no further one will be.
+// settled waits until all committed batches are complete, so that reads see one version. If the session can train no
+// more, no further batch completes, and settled does not wait.
 func (s *membership) settled(ctx context.Context) error {
 	if err := s.Err(); err != nil || s.run == nil {
 		return err
@@ -153,13 +153,13 @@ func (s *membership) settled(ctx context.Context) error {
 	return nil
 }
 
-// checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are
-// would look like training. Where batches are not those of all trainers, only a trainer that is alone knows; who has
-// come later does not know those before. A program that looks up rows itself may leave out batches as it sees fit, such
-// as those whose gradients have overflown.
+// checkSamples returns an error if no lane of any batch had a sample, since a loss of 0 and unchanged weights would
+// look like training. If batches are not common to all trainers, only a trainer that is alone can check this. A trainer
+// that joined later does not know the earlier batches. A program that looks up rows itself may skip batches, for
+// example when gradients overflow.
 func (s *membership) checkSamples(r *run) error {
 	all := s.job.Trainers == 1 || s.place.Plan.Clock.Common() && !s.place.Plan.SkipNonfinite
-	later := s.joined.Version > r.first // in the batches before there were some
+	later := s.joined.Version > r.first // earlier batches had samples
 	if !all || later || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 || r.rowless {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (s *membership) checkSamples(r *run) error {
 		"want Keys to return how many samples a lane has", ErrWorkload, r.done)
 }
 
-// interrupted is failed, but for a wait that is to continue later.
+// interrupted is failed, except that ErrAgain does not end the session.
 func (s *membership) interrupted(ctx context.Context, b schema.Batch, err error) error {
 	if errors.Is(err, ErrAgain) {
 		return err
@@ -175,35 +175,35 @@ func (s *membership) interrupted(ctx context.Context, b schema.Batch, err error)
 	return s.failed(ctx, b, err)
 }
 
-// failed ends the session with an error of batch b. Where the session ended first, ctx follows it, but not at once.
+// failed ends the session with an error of batch b. If the session ended first, ctx follows soon, but not at once.
 func (s *membership) failed(ctx context.Context, b schema.Batch, err error) error {
 	err = fmt.Errorf("batch %d: %w", s.job.Counted(b), err)
 	if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
-		err = cmp.Or(context.Cause(ctx), s.trainingErr(), err) // says the batch itself, or that of another trainer
+		err = cmp.Or(context.Cause(ctx), s.trainingErr(), err) // the cause names the batch, or that of another trainer
 	}
 	s.fail(err)
 	s.endRun()
 	return err
 }
 
-// run is a run of batches: those from the first Next until Finish.
+// run is a series of batches, from the first Next to Finish.
 type run struct {
-	batches uint64 // that are planned; 0 if not known
+	batches uint64 // number of planned batches; 0 if unknown
 	report  func(Progress)
-	first   schema.Batch // that the program knows as 0
+	first   schema.Batch // batch that the program knows as 0
 	began   time.Time
-	now     *Batch // that Next gave last
+	now     *Batch // batch that Next returned last
 
-	committed  schema.Version // batches before it are
+	committed  schema.Version // number of committed batches
 	done       uint64
-	skipped    uint64        // lanes
-	samplesAll float64       // of all trainers, where a batch has one weight
-	rowless    bool          // a batch was of rows that the program looked up itself (SkipFetch)
-	waiting    []batchDone   // for results: batch b at b % len
-	waited     time.Duration // for results, since a batch was complete
+	skipped    uint64        // skipped lanes
+	samplesAll float64       // samples of all trainers, if a batch has one weight
+	rowless    bool          // a batch used rows that the program looked up itself (SkipFetch)
+	waiting    []batchDone   // committed batches that wait for results: batch b at b % len
+	waited     time.Duration // time spent waiting for results since the last complete batch
 }
 
-// batchDone is this trainer's progress in a batch that is to be completed.
+// batchDone is this trainer's part of a batch that is not complete yet.
 type batchDone struct {
 	samples int
 	skipped int
@@ -211,7 +211,7 @@ type batchDone struct {
 	times   *batchTimes
 }
 
-// measured notes the norm of the gradient of a batch that was sent, where it was measured.
+// measured records the gradient norm of a batch that was sent, if it was measured.
 func (s *membership) measured(b schema.Batch) {
 	if !s.sender.norm.on {
 		return
@@ -227,9 +227,9 @@ func (s *membership) measured(b schema.Batch) {
 	}
 }
 
-// settle waits until the batches before a version are complete, and makes the newest complete version the current one.
-// A batch whose lanes send all that it has may be complete before its Commit: until then it is under way, and keeps the
-// version that it is computed on.
+// settle waits until the version atLeast is complete, and makes the newest complete version the current one. A batch
+// whose lanes have sent everything may be complete before its Commit; until Commit it keeps the version that it is
+// computed on.
 func (s *membership) settle(ctx context.Context, atLeast schema.Version) error {
 	r := s.run
 	for {
@@ -324,7 +324,7 @@ func (s *membership) LookupInto(ctx context.Context, asks []Query) (err error) {
 		}
 	}
 	e := s.reader.evaluating()
-	defer func() { // also where it panics
+	defer func() { // also after a panic
 		if !errors.Is(err, ErrAgain) {
 			e.release()
 		}
@@ -347,9 +347,9 @@ func (s *membership) LookupInto(ctx context.Context, asks []Query) (err error) {
 	return s.reader.lookupInto(both, b, asks)
 }
 
-// lookAhead asks for rows that what was committed is about to make.
+// lookAhead requests rows of the version that the committed batches produce.
 func (s *membership) lookAhead(e *evaluation, asks []Query) error {
-	r := s.run // whose report may look rows up itself
+	r := s.run // a report may look up rows itself
 	if e.asked || r == nil || r.report != nil || r.committed == s.newest() || s.job.Ahead > 0 && !r.naming() {
 		return nil
 	}
@@ -369,11 +369,11 @@ func (s *membership) lookAhead(e *evaluation, asks []Query) error {
 	return nil
 }
 
-// naming reports whether the program holds a batch whose rows are not there yet.
+// naming reports whether the program holds a batch that was not fetched yet.
 func (r *run) naming() bool { return r.report == nil && r.now != nil && r.now.stage < fetched }
 
-// awaitRows waits until rows can be answered, and gives the batch that they are for: the one whose keys are being
-// named, or the one behind all that was committed.
+// awaitRows waits until rows can be answered, and returns the batch that they are for: the one whose keys are being
+// named, or else the one after all committed batches.
 func (s *membership) awaitRows(ctx context.Context) (schema.Batch, error) {
 	if r := s.run; r != nil && r.naming() {
 		return r.now.number, r.now.Wait(ctx)
@@ -382,7 +382,7 @@ func (s *membership) awaitRows(ctx context.Context) (schema.Batch, error) {
 	return s.newest(), err
 }
 
-// fingerprint takes the digest of a version that has just become the current one, where one is due.
+// fingerprint computes the digest of version v, which has just become current, if one is due.
 func (s *membership) fingerprint(v schema.Version) {
 	f := s.fingerprints
 	if s.heartbeats.reports == nil || s.place.Plan.Owner != schema.ByTrainers || len(s.job.Parameters) == 0 || !f.due(v) {

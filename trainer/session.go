@@ -13,112 +13,112 @@ import (
 	"gradbus/schema"
 )
 
-// ErrRewound: what is under way counts for nothing, since the job resumed at another version, or another trainer
-// computes these lanes. The session continues: NextAssigned gives the batch to compute.
+// ErrRewound reports that the batch under way is void: the job resumed at another version, or another trainer computes
+// its lanes. The session continues; NextAssigned returns the batch to compute.
 var ErrRewound = errors.New("batch void: the job resumed at another version, or its lanes were reassigned")
 
-// Session is a trainer's part in a job, from Join to Close. It survives restarts: where the run ends because a ps or a
-// trainer was lost and the job continues in another run, the session joins that one, at the version with which it begins.
-// Run computes the missing batches again. NextAssigned gives the batch to compute, whose number is lower then. A
-// program that calls Next computes its own lanes alone, in order, and its session ends with the run.
+// Session is a trainer's membership of a job, from Join to Close. It survives restarts: if the run ends because a ps or
+// a trainer was lost, and the job continues in another run, the session joins that run at the version with which it
+// begins. Run then computes the missing batches again. NextAssigned returns the batch to compute, which has a lower
+// number. A program that calls Next computes only its own lanes, in order, and its session ends with the run.
 //
-// The methods may be called from one goroutine at a time, but for Stats, Member, Job, RunID, Lanes, Shards,
-// Version, LRScale and Distinct, which any goroutine may call.
+// The methods must be called from one goroutine at a time, except Stats, Member, Job, RunID, Lanes, Shards, Version,
+// LRScale and Distinct, which are safe for concurrent use.
 //
-// A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use. But
-// where a job within this process (package local) ends its training because a value is not finite, its last complete
-// version stays readable, if it has no hosted modules: see Err.
+// After a session has failed, every call returns the first error, and only Close and Abort are useful. There is one
+// exception: if a job within this process (package local) ends its training because a value is not finite, its last
+// complete version stays readable, unless the job has hosted modules. See Err.
 type Session struct {
-	*membership            // in the run under way; mu guards its change
+	*membership            // of the run under way; mu guards the pointer
 	mu          sync.Mutex // a leaf
 
 	form    form
-	failed  error        // that no restart follows; nil while the session is usable
-	next    restart      // how the job's next run is joined
-	joining *rejoining   // of the next run; nil while there is none
-	opened  cuda.Backend // by Join; nil where the Config had one
-	handles []*Module    // that Module has given
+	failed  error        // final error, which no restart follows; nil while the session is usable
+	next    restart      // how the session joins the job's next run
+	joining *rejoining   // join of the next run; nil while there is none
+	opened  cuda.Backend // backend that Join opened; nil if the Config had one
+	handles []*Module    // modules that Module has returned
 
-	// of the last Run that went well, whose workload computes what a later restart takes back
+	// Of the last successful Run. Its workload computes the batches that a later restart takes back.
 	workload Workload
 	until    schema.Version
-	inRun    bool // it is under way
+	inRun    bool // Run is under way
 
-	// of a program that calls NextAssigned
-	given    *Batch      // last
-	readAt   *membership // that was read from last, since then
-	reading  *membership // whose read ErrAgain interrupted
-	rewind   bool        // the run is another one, and the program does not know it
+	// Of a program that calls NextAssigned.
+	given    *Batch      // last batch that NextAssigned returned
+	readAt   *membership // membership of the last read since then
+	reading  *membership // membership of a read that ErrAgain interrupted
+	rewind   bool        // the run is another one, and the program does not know it yet
 	restarts bool        // the program knows that the run has ended
 }
 
-// form is the way in which a program gets its batches, on which its part in a restart depends.
+// form is the way in which a program gets its batches. The session's behavior at a restart depends on it.
 type form int
 
 const (
 	formNone     form = iota // no batch has begun
-	formRun                  // by Run, which computes any batch again
-	formAssigned             // by NextAssigned, which says which
-	formOwn                  // by Next: its own lanes, in order
+	formRun                  // Run, which can compute any batch again
+	formAssigned             // NextAssigned, which selects the batch and lanes
+	formOwn                  // Next: the trainer's own lanes, in order
 )
 
-// newSession is the session of a trainer that was admitted.
+// newSession returns the session of a trainer that was admitted.
 func newSession(m *membership, next restart) *Session {
 	s := &Session{membership: m, next: next}
 	s.next.joined(m)
 	return s
 }
 
-// current is the membership in the run under way, for any goroutine.
+// current returns the membership of the run under way. It is safe for concurrent use.
 func (s *Session) current() *membership {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.membership
 }
 
-// Member is the trainer's id within the run.
+// Member returns the trainer's id within the run.
 func (s *Session) Member() schema.Member { return s.current().Member() }
 
-// Job is the manifest, with chunks as the server has room for them. It is not to be changed.
+// Job returns the manifest, with the chunk size that the server granted. The caller must not change it.
 func (s *Session) Job() *schema.Job { return s.current().Job() }
 
-// RunID tells this run of the job from others of its name.
+// RunID returns the id of this run of the job.
 func (s *Session) RunID() schema.RunID { return s.current().RunID() }
 
-// Lanes is the range of lanes that this trainer hosts.
+// Lanes returns the range of lanes that this trainer hosts.
 func (s *Session) Lanes() (first lane.Lane, count int) { return s.current().Lanes() }
 
-// Shards is the number of shards that hold the job.
+// Shards returns the number of shards of the job.
 func (s *Session) Shards() int { return s.current().Shards() }
 
-// Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model,
-// it counts from them.
+// Version returns the number of batches applied, which is the number of the next batch. A job that begins with the
+// values of a model counts from those.
 func (s *Session) Version() schema.Version { return s.current().Version() }
 
-// LRScale is the factor of the manifest's learning rates that the next batch has.
+// LRScale returns the factor that the next batch applies to the manifest's learning rates.
 func (s *Session) LRScale() float32 { return s.current().lr.LRScale() }
 
-// Stats are counters and times since the session joined the run under way, and what it does at the moment, as its
-// reports have them.
+// Stats returns the counters and times since the session joined the run under way, and its current activity, as its
+// telemetry reports have them.
 func (s *Session) Stats() (t schema.TrainerReport) {
 	s.current().heartbeats.fillReport(&t)
 	return t
 }
 
-// Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids
-// where each key is among them, unique[ids[i]] being keys[i]. Both are as long as keys.
+// Distinct writes the n distinct values of keys, ascending, to the beginning of unique, and the index of each key among
+// them to ids: unique[ids[i]] is keys[i]. unique and ids must be as long as keys.
 //
 //	keys 9 4 9  ->  unique 4 9, ids 1 0 1
 func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
 	return s.current().reader.Distinct(table, keys, unique, ids)
 }
 
-// Err is nil while the session can train, and then why it cannot. Where the reason is a value that was not finite, in a
-// job within this process that has no hosted modules, nothing of that batch was applied, and Param, Lookup, Table, Digest
-// and Save continue to give the last complete version.
+// Err returns nil while the session can train, and otherwise the reason why it cannot. If the reason is a value that
+// was not finite, in a job within this process that has no hosted modules, nothing of that batch was applied: Param,
+// Lookup, Table, Digest and Save still return the last complete version.
 func (s *Session) Err() error { return s.unlessRestarted(s.membership.trainingErr()) }
 
-// unlessRestarted is the error of the run under way, or nil where the next call joins another one.
+// unlessRestarted returns the error of the run under way, or nil if the next call joins another run.
 func (s *Session) unlessRestarted(err error) error {
 	switch {
 	case s.failed != nil:
@@ -129,13 +129,13 @@ func (s *Session) unlessRestarted(err error) error {
 	return err
 }
 
-// survives reports whether the session joins another run where err has ended the one under way.
+// survives reports whether the session joins another run after err has ended the one under way.
 func (s *Session) survives(err error) bool {
 	return err != nil && s.failed == nil && s.form != formOwn && s.next.follows(s.membership, err)
 }
 
-// acrossRestarts makes a call of the run under way. If the run has ended and the job continues in another one, it joins
-// that and makes the call of it.
+// acrossRestarts calls call with the membership of the run under way. If that run has ended and the job continues, it
+// joins the next run and calls again.
 func (s *Session) acrossRestarts(ctx context.Context, call func(m *membership) error) error {
 	for {
 		if s.failed != nil {
@@ -159,7 +159,7 @@ func (s *Session) acrossRestarts(ctx context.Context, call func(m *membership) e
 	}
 }
 
-// awaitJoin waits until the next run is joined, or ctx ends; then it may be called again.
+// awaitJoin waits until the next run is joined, or ctx ends; after that it may be called again.
 func (s *Session) awaitJoin(ctx context.Context) error {
 	j := s.joining
 	select {
@@ -184,7 +184,7 @@ func (s *Session) awaitJoin(ctx context.Context) error {
 	return nil
 }
 
-// endJoin ends the joining of the next run, and the session with it.
+// endJoin cancels the join of the next run, and ends the session with why.
 func (s *Session) endJoin(why error) {
 	j := s.joining
 	if j == nil {
@@ -198,30 +198,29 @@ func (s *Session) endJoin(why error) {
 	}
 }
 
-// Run trains for a number of batches, from the current version on: it holds one batch after the other (Next) and lets a
-// workload fill it. report is called after each completed batch, from the goroutine that calls Run; nil for nothing.
-// All trainers of a job must run the same number of batches. A batch may be without samples, all batches of a Run may
-// not (ErrWorkload).
+// Run trains for a number of batches from the current version on: for each it calls the workload's Keys and Lane. It
+// calls report after each completed batch, from the calling goroutine; nil: no reports. All trainers of a job must run
+// the same number of batches, except in async. Single batches may be empty, but a Run needs a sample in at least one
+// (ErrWorkload).
 //
-// Where the job goes back to an earlier version, Run computes the batches since then again, and reports them again.
-// What is read after Run is at least of the version that Run had reached: a restart in between is made up for by the
-// same workload, without a report.
+// If the job rewinds to an earlier version, Run computes the batches since then again, and reports them again. A read
+// after Run returns at least the version that Run reached: after a restart, the session first calls the same workload
+// for the missing batches, without reports. If an error ends a trainer after its last Run, the others continue: see
+// Abort.
 //
-// Where an error ends a trainer after its last Run, the others continue: see Abort.
+// If ctx is canceled, and leaving at once would make the other trainers compute batches again (schema.Job.Rewinds,
+// policy recover), Run continues until a version is durable, for at most 20 s.
 //
-// Where ctx is canceled, and the others of a job that goes back under policy recover (schema.Job.Rewinds) would compute
-// batches again if this trainer left at once, it trains on until a version is durable, for 20 s at most.
+// Other trainers wait while report runs and between two calls of Run. Beyond the server's deadline the trainer counts
+// as lost.
 //
-// Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
-// ends as it does for any slow trainer.
+// In bounded, a batch is computed on a version up to Ahead batches older, and report is called as batches become
+// complete; Run returns when all are. In async, reports concern this trainer's batches only, and afterwards Param and
+// Digest return the dense parameters that this trainer received last. In sync, the weights that are read or stored are
+// always those of a whole number of batches.
 //
-// After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under
-// way, ErrWorkload, Refused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights that
-// are read or written down are those of a whole number of batches in any case.
-//
-// In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete;
-// Run returns when all are. In async the trainers of a job need not run the same number of batches, report tells of
-// this trainer's alone, and afterwards Param and Digest give the dense parameters as this trainer saw them last.
+// After an error the session has failed, and the program calls Abort with it. Errors: ErrOrder if a batch is under way,
+// ErrWorkload, Refused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx.
 func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
 	s.form, s.inRun = formRun, true
 	defer func() { s.inRun = false }()
@@ -244,25 +243,25 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	return err
 }
 
-// computeMissing computes what is missing of the batches of the last Run.
+// computeMissing computes the missing batches of the last Run.
 func (s *Session) computeMissing(ctx context.Context, m *membership, report func(Progress)) error {
 	return m.Run(ctx, s.workload, uint64(s.until-min(s.until, m.Version())), report)
 }
 
-// Next gives the batch to be computed, at once, and the lanes that this trainer hosts: results of the batches before
-// may still be under way. Keys can be named at once; what needs values waits (Wait, Fetch). Next follows a Commit, or
-// begins a run of batches, which Finish ends.
+// Next returns the next batch to compute, with the lanes that this trainer hosts. It does not wait for the results of
+// earlier batches: keys can be named at once, while Wait and Fetch wait for values. Next follows a Commit, or begins a
+// series of batches, which Finish ends.
 //
-// Errors: ErrOrder, and that of a session which has ended.
+// Errors: ErrOrder, and the error that ended the session.
 func (s *Session) Next() (*Batch, error) {
 	s.form = formOwn
 	return s.membership.Next()
 }
 
-// NextAssigned is Next for a program that computes whatever lanes it is assigned. It gives the next batch of this
-// trainer's lanes when all that was committed is complete. Where a trainer was lost in between, it gives lanes of the
-// batch that was committed last, as Batch.Lanes of a Batch with the same number. Where the job goes back to an earlier
-// version, it gives the batch that is computed on that.
+// NextAssigned is Next for a program that computes any lanes that it is assigned. It waits until all committed batches
+// are complete, then returns the next batch of this trainer's lanes. If a trainer was lost, it returns lanes of the
+// batch that was committed last, as a Batch with the same number. If the job rewinds to an earlier version, it returns
+// the batch that is computed on that version.
 //
 //	for {
 //		b, err := session.NextAssigned(ctx)
@@ -275,7 +274,7 @@ func (s *Session) Next() (*Batch, error) {
 //		}
 //	}
 //
-// ErrAgain is to be followed by another call. Errors: ErrOrder where a batch is under way, and those of Run.
+// After ErrAgain, call it again. Errors: ErrOrder if a batch is under way, and those of Run.
 func (s *Session) NextAssigned(ctx context.Context) (b *Batch, err error) {
 	s.form = formAssigned
 	err = s.acrossRestarts(ctx, func(m *membership) error {
@@ -291,7 +290,7 @@ func (s *Session) NextAssigned(ctx context.Context) (b *Batch, err error) {
 	return b, nil
 }
 
-// rewound is an error of a batch of NextAssigned, or of a read at its slot: ErrRewound where that counts for nothing.
+// rewound wraps an error of a batch of NextAssigned, or of a read, with ErrRewound if the batch or read is void.
 func (s *Session) rewound(of *membership, err error) error {
 	if err == nil || s.form != formAssigned || errors.Is(err, ErrAgain) {
 		return err
@@ -314,7 +313,8 @@ func (s *Session) rewound(of *membership, err error) error {
 	return fmt.Errorf("%w: %w", ErrRewound, err)
 }
 
-// read makes a call that reads. In the report of Run the error is that of the run, and Run continues after a restart.
+// read calls call, which reads. Within Run's report, it returns the error of the run, since Run itself continues after
+// a restart.
 func (s *Session) read(ctx context.Context, call func(m *membership) error) error {
 	switch {
 	case s.form == formAssigned:
@@ -334,7 +334,7 @@ func (s *Session) read(ctx context.Context, call func(m *membership) error) erro
 	})
 }
 
-// readSettled makes a call that reads a version which is complete.
+// readSettled calls call at a complete version.
 func (s *Session) readSettled(ctx context.Context, call func(r *reader) error) error {
 	return s.read(ctx, func(m *membership) error {
 		if err := m.settled(ctx); err != nil {
@@ -344,8 +344,8 @@ func (s *Session) readSettled(ctx context.Context, call func(r *reader) error) e
 	})
 }
 
-// readAssigned is read of a program that calls NextAssigned. It reads where the batch under way is computed, or else
-// the one that is next.
+// readAssigned is read for a program that calls NextAssigned. It reads the version on which the batch under way is
+// computed, or else the next batch.
 func (s *Session) readAssigned(ctx context.Context, call func(m *membership) error) error {
 	at := s.reading
 	switch {
@@ -376,16 +376,16 @@ func (s *Session) readAssigned(ctx context.Context, call func(m *membership) err
 	return s.rewound(at, err)
 }
 
-// Finish ends the batches that Next or NextAssigned began: it returns when all that were committed are complete. From
-// then on the other trainers need nothing of this one that is not asked of it by a further Next. Close does the
-// same where it is not done.
+// Finish ends the series of batches that Next or NextAssigned began. It returns when all committed batches are
+// complete. The other trainers then need nothing more of this one until a further Next. Close calls Finish if the
+// program has not.
 func (s *Session) Finish(ctx context.Context) error {
 	return s.rewound(s.membership, s.membership.Finish(ctx))
 }
 
-// Param is a dense parameter at the current version, row-major; nil where the job has none of that name. The slice is
-// the session's own: read only, and valid until the next call that trains or reads, since a restart frees it. While a
-// call that ended by ErrAgain is to be repeated it may be nil.
+// Param returns a dense parameter at the current version, row-major; nil if the job has no parameter of that name. The
+// session owns the slice: it is read-only, and valid until the next call that trains or reads, since a restart frees
+// it. It may be nil while a call that returned ErrAgain is to be repeated.
 func (s *Session) Param(name string) []float32 {
 	switch {
 	case s.joining != nil:
@@ -398,9 +398,9 @@ func (s *Session) Param(name string) []float32 {
 	return s.membership.Param(name)
 }
 
-// Wait returns when the batches that were committed are complete. Lookup, Table and Digest wait by themselves. With
-// NextAssigned, further reports that the last batch is not complete, since lanes of it remain that were a lost trainer's:
-// NextAssigned gives these, and reads give the version on which they are computed.
+// Wait returns when the committed batches are complete. Lookup, Table and Digest wait by themselves. further applies to
+// NextAssigned: it is true if this trainer must still compute a lost trainer's lanes of the last batch. NextAssigned
+// then returns those lanes, and reads return the version on which they are computed.
 func (s *Session) Wait(ctx context.Context) (further bool, err error) {
 	err = s.read(ctx, func(m *membership) error {
 		further = m != s.membership
@@ -409,11 +409,11 @@ func (s *Session) Wait(ctx context.Context) (further bool, err error) {
 	return further, err
 }
 
-// Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
-// Keys, in new memory. It is for evaluation and prediction, between batches or within one, and takes any number of
-// keys. It waits until what was committed is complete; Version says then which version the rows are of. What a batch
-// changes is not seen before the batch is complete everywhere, so all that is read at one version is of one state of the
-// job. In async and grouped, rows move at any time, and a version says nothing about them.
+// Lookup returns the rows of keys at the current version, in new memory: for each query [len(Keys), dim], row-major, in
+// the order of Keys. It serves evaluation and prediction, between batches or within one, and accepts any number of
+// keys. It waits until the committed batches are complete; Version then returns the version of the rows. No read sees
+// part of a batch, so all reads at one version see the same weights. In async and grouped, rows change at any time, and
+// Version does not describe them.
 //
 //	rows, err := session.Lookup(ctx, []trainer.Query{{Table: 0, Keys: []uint64{7, 7, 3}}})
 func (s *Session) Lookup(ctx context.Context, asks []Query) (rows [][]float32, err error) {
@@ -424,30 +424,29 @@ func (s *Session) Lookup(ctx context.Context, asks []Query) (rows [][]float32, e
 	return rows, err
 }
 
-// LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to
-// a shard where they are no more than 16 MiB, and name each table once. It leaves at once, behind what was committed
-// last, and is answered when that is complete: gradients and rows are one round trip then. While a batch's keys are
-// being named, rows are those that the batch is computed on: in bounded they may lack as many batches as the trainer
-// may be ahead.
+// LookupInto is Lookup without copies: rows arrive in the memory of the queries. Queries of at most 16 MiB in total
+// that name each table once are one request to each shard; larger ones take several. The request leaves at once, right
+// behind what was committed last, and is answered when that is complete, so gradients and rows share one round trip.
+// While a batch's keys are being named, LookupInto returns the rows on which the batch is computed; in bounded, these
+// may be older by as many batches as the trainer may be ahead.
 //
-// ErrWorkload says that an ask is not possible: nothing was asked for, and the session continues. ErrAgain is to be
-// followed by the same call: the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
+// ErrWorkload reports an invalid query: nothing was requested, and the session continues. After ErrAgain, repeat the
+// same call; the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
 func (s *Session) LookupInto(ctx context.Context, asks []Query) error {
 	return s.read(ctx, func(m *membership) error { return m.LookupInto(ctx, asks) })
 }
 
-// Table gives all rows of a table at the current version, piece by piece: partitions ascending, and keys ascending
-// within a partition, which is the order of the digest. rows is [len(keys), dim]; both slices are the session's and
-// valid until yield returns. An error of yield ends the scan and is returned. Without an error every row came, once:
-// each piece is checked against what was asked for, and in the end all of them are counted. Where the run has ended in
-// the middle, the scan begins again.
+// Table calls yield with all rows of a table at the current version, piece by piece: partitions ascending, and keys
+// ascending within a partition, which is the order of the digest. rows is [len(keys), dim]. The session owns both
+// slices, which are valid until yield returns. An error of yield ends the scan and is returned. Without an error every
+// row was passed exactly once. If the run ends during the scan and the job continues, the scan begins again.
 func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64,
 	rows []float32) error) error {
 	return s.readSettled(ctx, func(r *reader) error { return r.Table(ctx, table, yield) })
 }
 
-// Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
-// any number of trainers and shards, and reads every table from the shards.
+// Digest returns the SHA-256 of all weights at the current version, as schema.WeightsDigest defines it. It is the same
+// for any number of trainers and shards. It reads every table from the shards.
 func (s *Session) Digest(ctx context.Context) (digest [32]byte, err error) {
 	err = s.readSettled(ctx, func(r *reader) error {
 		digest, err = r.Digest(ctx)
@@ -456,8 +455,8 @@ func (s *Session) Digest(ctx context.Context) (digest [32]byte, err error) {
 	return digest, err
 }
 
-// Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table
-// reads such a one.
+// Weights reads the whole model at the current version into memory. It fails if a table has more than 1<<32-1 rows;
+// Table reads those.
 func (s *Session) Weights(ctx context.Context) (w *Model, err error) {
 	err = s.readSettled(ctx, func(r *reader) error {
 		w, err = r.Weights(ctx)
@@ -466,26 +465,25 @@ func (s *Session) Weights(ctx context.Context) (w *Model, err error) {
 	return w, err
 }
 
-// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Rows go to the
-// file as they come, of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where
-// several do at one path, the file is the same.
+// Save writes the model at the current version to a file, which OpenModel reads; see Model.Save. It streams rows to the
+// file, in pieces of ChunkBytes. Any trainer may call it; several that save to one path write the same file.
 //
-// extra, at most one, goes into the file, too. Save fails where a tensor of it has the name of another or of a weight, or
-// its metadata have an entry that Save writes.
+// extra, at most one, is stored too. Save fails if one of its tensors has the name of another tensor or a weight, or if
+// its metadata has a key that Save writes.
 func (s *Session) Save(ctx context.Context, path string, extra ...Extra) error {
 	return s.readSettled(ctx, func(r *reader) error { return r.save(ctx, path, extra...) })
 }
 
-// ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are
-// scale times what the manifest says, until they are changed again. The coordinator names the batch, records it and
-// tells all members; none of them begins that batch before. from 0 asks for a batch soon; another asks for that one,
-// which fails where a trainer has begun it (Refused). Scale is absolute: asked for again, by this trainer or
-// another, it changes nothing. It may be called where Run may, by any number of trainers, in sync and bounded. Any
-// scale is taken: a program knows its rates, which schedules bring close to 0.
+// ScaleLR multiplies the manifest's learning rates, of every parameter and table, by scale, from the returned batch on
+// and until the next change. The coordinator chooses and records the batch, and announces it to all members; none of
+// them begins that batch before. from 0 requests an early batch. Another value requests that batch, which is refused if
+// a trainer has begun it. scale replaces the factor before, so repeating the request, from any trainer, changes
+// nothing. It may be called wherever Run may, by any number of trainers, in sync and bounded. Any scale is accepted,
+// since a schedule may bring it close to 0.
 //
 //	from, err := session.ScaleLR(ctx, 0, 0.1) // a tenth of the manifest's rates, from batch from on
 //
-// Errors: Refused with the reason, and those of Run.
+// Errors: Refused, which does not end the session, and those of Run.
 func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
 	at := schema.Batch(0)
 	call := func(m *membership) (err error) {
@@ -498,7 +496,8 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 	return at, s.read(ctx, call)
 }
 
-// Module gives the module of a name, which the manifest has. It stays the session's after a restart.
+// Module returns the hosted module of a name. It stays valid after a restart. Errors: a name that the manifest does not
+// have.
 //
 //	net, err := session.Module("net")
 //	pass, y, err := net.Forward(ctx, b, first, x)
@@ -517,13 +516,13 @@ func (s *Session) Module(name string) (*Module, error) {
 	return h, nil
 }
 
-// Close ends the membership and frees what the session holds. What was committed is awaited first, as Finish does; of a
-// session that has failed the others hear why it has. It waits for at most LeaveWithin for the coordinator, and in a
-// job that reduces between trainers for those who need what this one has, for at most the job's deadline. A second call
-// does nothing.
+// Close ends the membership and frees the session's resources. It first waits for the committed batches, as Finish
+// does; if the session has failed, the other trainers receive the reason. It waits at most LeaveWithin for the
+// coordinator. In a job that reduces between trainers, it also waits, at most for the job's deadline, for trainers that
+// still need this one's data. A second call does nothing.
 //
-// The error says that a batch was under way, or failed, or that the coordinator was not seen to take the leave; the
-// session is gone all the same.
+// Close returns an error if a batch was under way, if the session had failed, or if the coordinator did not confirm the
+// leave. The session has ended in any case.
 func (s *Session) Close() error {
 	defer s.free()
 	s.endJoin(ErrLeft)
@@ -533,11 +532,10 @@ func (s *Session) Close() error {
 	return s.read(context.Background(), (*membership).Close)
 }
 
-// Abort is Close for a program that could not finish: err ends the job for the others, with its text as the reason. But
-// where the last run of batches went well, and no other has begun, what failed came after the training: this trainer
-// ends alone, and the others only if they continue and a batch needs it. A program that holds its batches (Next,
-// NextAssigned) may have meant to continue, and ends the job in any case. Without an error it is Close, so that a function
-// may end with
+// Abort is Close for a program that failed: it ends the job for all trainers, with the text of err as the reason. If
+// Run finished and no further batch has begun, only this trainer leaves; the others fail only if they train on and need
+// it. After Next or NextAssigned, Abort always ends the job, since the program may have meant to continue. If err is
+// nil, Abort is Close, so a function can end with
 //
 //	return errors.Join(err, session.Abort(err))
 func (s *Session) Abort(err error) error {
@@ -552,7 +550,7 @@ func (s *Session) Abort(err error) error {
 	return s.membership.Abort(err)
 }
 
-// free frees what the session has beside its membership.
+// free closes the backend that the session opened.
 func (s *Session) free() {
 	if s.opened != nil {
 		s.opened.Close()

@@ -14,13 +14,14 @@ import (
 	"gradbus/trainer/shuffle"
 )
 
-// Step is some samples of a batch, those of one lane, in the hands of the function that Train was given. The function
-// goes through Samples, reads rows and parameters, adds to their gradients, and returns the sum of the losses of the
-// samples. Gradients begin at zero and are sums over samples, never divided: the library adds up those of all lanes and
-// divides once.
+// Step is the computation of the samples of one lane, for the function that Train calls. The function iterates over
+// Samples, reads rows and parameters, adds to their gradients, and returns the sum of the losses of the samples.
+// Gradients begin at zero and are sums over samples, never divided by the function: the library divides the sum over
+// all lanes once, by the number of samples in the batch, or, for a table with PerRow, by the number of times that the
+// lanes name the row's key.
 //
-// Everything that it gives is valid until the function returns. Rows and parameters are read only. A name that the job
-// lacks, or a sample that the step lacks, gives memory that leads nowhere, and Train fails with the reason.
+// All slices are valid until the function returns. Rows and parameters are read-only. A name that the job does not
+// have, or a sample number out of range, returns scratch memory, and Train fails with the reason.
 type Step[T any] struct {
 	lane   *LaneStep
 	items  []T
@@ -30,23 +31,23 @@ type Step[T any] struct {
 	failed error
 }
 
-// stepTable is one table within a step.
+// stepTable is the state of one table within a step.
 type stepTable struct {
 	name    string
 	dim     int
 	pooled  bool
 	ready   bool      // rows are those of this lane
-	rows    []float32 // pooled: one for each sample
-	ids     []int64   // not pooled: of each key
+	rows    []float32 // of each sample if pooled, else the lane's distinct rows
+	ids     []int64   // index into rows of each key, if not pooled
 	offsets []int64   // of each sample's keys
-	given   bool      // grads are zero, or what was added
-	grads   []float32 // [samples, dim] where pooled, else [keys, dim]
+	given   bool      // grads are initialized
+	grads   []float32 // [samples, dim] if pooled, else [keys, dim]
 }
 
 type stepParam struct {
 	name  string
 	value []float32
-	grad  []float32 // nil before it is asked for
+	grad  []float32 // nil until Grad is called
 }
 
 func (s *Step[T]) begin(step *LaneStep, chosen []int32, offsets [][]int64) {
@@ -60,7 +61,7 @@ func (s *Step[T]) begin(step *LaneStep, chosen []int32, offsets [][]int64) {
 	}
 }
 
-// end gives the gradients.
+// end passes the gradients to the lane.
 func (s *Step[T]) end() error {
 	for i := range s.tables {
 		switch t := &s.tables[i]; {
@@ -74,15 +75,15 @@ func (s *Step[T]) end() error {
 	return s.failed
 }
 
-// Batch and Lane say which samples these are: random numbers that are keyed by them are the same for every trainer that computes the
-// lane.
+// Batch returns the number of the batch. Random numbers keyed by Batch and Lane are the same for every trainer that
+// computes the lane.
 func (s *Step[T]) Batch() schema.Batch { return s.lane.Batch }
 func (s *Step[T]) Lane() lane.Lane     { return s.lane.Lane }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (s *Step[T]) Len() int { return len(s.chosen) }
 
-// Samples goes through the samples, with their numbers from 0 on.
+// Samples returns an iterator over the samples, with their numbers from 0 on.
 func (s *Step[T]) Samples() iter.Seq2[int, T] {
 	return func(yield func(int, T) bool) {
 		for n, i := range s.chosen {
@@ -93,16 +94,16 @@ func (s *Step[T]) Samples() iter.Seq2[int, T] {
 	}
 }
 
-// Fail makes Train end with an error.
+// Fail makes Train return err. The first call counts.
 func (s *Step[T]) Fail(err error) {
 	if s.failed == nil {
 		s.failed = err
 	}
 }
 
-// Row is the row of a table that sample n uses, [dim]: that of its one key, or, where the table has a pooling, the sum or
-// the mean of those of its keys. Of a table without a pooling whose samples have several keys, key is the number of one
-// among those of the sample.
+// Row returns the row that sample n uses of a table, [dim]. For a table with a pooling, it is the sum or mean of the
+// rows of the sample's keys. For a table without one, it is the row of the sample's only key, or, if it has several, of
+// its key number key[0].
 func (s *Step[T]) Row(table string, n int, key ...int) []float32 {
 	t, at := s.place(table, n, key)
 	if at < 0 {
@@ -111,7 +112,7 @@ func (s *Step[T]) Row(table string, n int, key ...int) []float32 {
 	return t.row(at)
 }
 
-// RowGrad is where the gradient of Row is to be added, [dim].
+// RowGrad returns the memory to which the gradient of Row is added, [dim].
 func (s *Step[T]) RowGrad(table string, n int, key ...int) []float32 {
 	t, at := s.place(table, n, key)
 	if at < 0 {
@@ -120,11 +121,11 @@ func (s *Step[T]) RowGrad(table string, n int, key ...int) []float32 {
 	return t.grad(at)
 }
 
-// Param is a dense parameter, row-major.
+// Param returns a dense parameter, row-major.
 func (s *Step[T]) Param(name string) []float32 {
 	p := s.param(name)
 	if p == nil {
-		return s.lane.Param(name) // which says what is wrong
+		return s.lane.Param(name) // reports the unknown name
 	}
 	if p.value == nil {
 		p.value = s.lane.Param(name)
@@ -132,7 +133,7 @@ func (s *Step[T]) Param(name string) []float32 {
 	return p.value
 }
 
-// Grad is where the gradient of Param is to be added.
+// Grad returns the memory to which the gradient of Param is added.
 func (s *Step[T]) Grad(name string) []float32 {
 	p := s.param(name)
 	if p == nil {
@@ -145,7 +146,7 @@ func (s *Step[T]) Grad(name string) []float32 {
 	return p.grad
 }
 
-// Done says that the gradient of a parameter will not change any more, so that it may travel while others are computed.
+// Done marks the gradient of a parameter as final, so it can be sent while others are computed.
 func (s *Step[T]) Done(name string) {
 	if p := s.param(name); p != nil {
 		p.grad = nil // a further Grad is an error
@@ -153,7 +154,7 @@ func (s *Step[T]) Done(name string) {
 	s.lane.Done(name)
 }
 
-// table is a table by its name, with the rows of this lane; few names are found faster one by one than by hash.
+// table returns a table by its name, with the rows of this lane. For few names a linear search is faster than a hash.
 func (s *Step[T]) table(name string) *stepTable {
 	for i := range s.tables {
 		t := &s.tables[i]
@@ -187,7 +188,7 @@ func (s *Step[T]) param(name string) *stepParam {
 	return nil
 }
 
-// place returns a table and the place of a row of a sample in it; -1 for none.
+// place returns a table and the position of a sample's row in it; -1 if there is none.
 func (s *Step[T]) place(table string, n int, key []int) (*stepTable, int) {
 	t := s.table(table)
 	switch {
@@ -218,7 +219,7 @@ func (s *Step[T]) place(table string, n int, key []int) (*stepTable, int) {
 	return t, int(first) + key[0]
 }
 
-// scratchRow is memory in place of a row of a table, or of one that the job lacks.
+// scratchRow returns memory in place of a row of a table, or of an unknown table.
 func (s *Step[T]) scratchRow(t *stepTable) []float32 {
 	if t == nil {
 		return s.lane.scratch()
@@ -226,7 +227,7 @@ func (s *Step[T]) scratchRow(t *stepTable) []float32 {
 	return make([]float32, t.dim)
 }
 
-// row returns the row at a place; the key of the place has it among the distinct rows, if they are not pooled.
+// row returns the row at a position. Without pooling, the position is a key's, and ids has its row.
 func (t *stepTable) row(at int) []float32 {
 	if !t.pooled {
 		at = int(t.ids[at])
@@ -246,15 +247,17 @@ func (t *stepTable) grad(at int) []float32 {
 	return t.grads[at*t.dim : (at+1)*t.dim : (at+1)*t.dim]
 }
 
-// Train joins a job, trains it on data with a function that computes some samples at a time (Step), and gives the
-// session, from which the weights can be read and saved; it is to be closed. server is the address of a ps ("" for that
-// of ./bin/ps on this machine), or a whole Config, such as that of package local, which needs no server. Every trainer of
-// the job runs the same program with the same data, and is told which samples are its. The data's size, batches, seed and
-// epochs are noted in the manifest, so that a trainer with others is refused.
+// Train joins a job, trains it on data, and returns the session, from which the program reads and saves the weights;
+// the caller must close it. step computes the samples of one lane. server is the URL of a ps ("" for
+// nats://127.0.0.1:4222), or a whole Config, such as that of package local, which needs no server. Every trainer of the
+// job runs the same program with the same data; the coordinator assigns the lanes. Train records the data's size, batch
+// size, seed and epochs in the manifest, so a trainer with different values is refused.
 //
-// It is Join and Run with a Workload made of the function. The functions of after are called after each epoch; their
-// error ends the training. After an error there is no session, and the other trainers hear the reason. If the job
-// restarts from an earlier version, epochs since then are computed and reported again.
+// Train calls the functions of after once per epoch; their error ends the training. If the job restarts from an earlier
+// version, the epochs since then are computed and reported again. After an error Train returns no session, and the
+// other trainers receive the reason.
+//
+// Programs that need more call Join and Run; Data.Workload makes the Workload.
 func Train[S string | Config, T any](ctx context.Context, server S, job *Job, data *Data[T],
 	step func(b *Step[T]) (loss float64), after ...func(Epoch) error) (*Session, error) {
 	if job == nil || step == nil {
@@ -281,7 +284,7 @@ func Train[S string | Config, T any](ctx context.Context, server S, job *Job, da
 		return nil, err
 	}
 	returned := false
-	defer func() { // a panic, or an end of this goroutine, leaves no caller that could close the session
+	defer func() { // a panic or runtime.Goexit leaves no caller that could close the session
 		if !returned {
 			_ = s.Abort(errPanicked)
 		}
@@ -294,7 +297,7 @@ func Train[S string | Config, T any](ctx context.Context, server S, job *Job, da
 	return s, nil
 }
 
-// trainEpochs runs what is left of all epochs.
+// trainEpochs runs the remaining batches of all epochs.
 func trainEpochs[T any](ctx context.Context, s *Session, data *Data[T], step func(b *Step[T]) (loss float64),
 	after []func(Epoch) error) error {
 	w, err := newSampled(s.Job(), data, step)
@@ -309,14 +312,14 @@ func trainEpochs[T any](ctx context.Context, s *Session, data *Data[T], step fun
 	return r.err
 }
 
-// errPanicked is the reason that the other trainers receive if a function of the program did not return.
+// errPanicked is the reason that the other trainers receive if a function of the program does not return.
 var errPanicked = errors.New("the program's function did not return")
 
-// Epoch is one time through the data, as this trainer sees it.
+// Epoch is one pass over the data, as this trainer sees it.
 type Epoch struct {
-	Number, Of int      // from 1
-	Loss       float64  // mean over this trainer's samples, each as it was when its batch was computed
-	Session    *Session // to look at the weights: Lookup, Param, Save
+	Number, Of int      // number of this epoch, from 1, and of all epochs
+	Loss       float64  // mean over this trainer's samples, each at the time of its batch
+	Session    *Session // session for reading weights: Lookup, Param, Save
 }
 
 // PrintEpochs writes a line to standard output after each epoch of Train.
@@ -331,21 +334,21 @@ func (e Epoch) print(to io.Writer) error {
 	return err
 }
 
-// epochs counts batches up to epochs.
+// epochs groups completed batches into epochs.
 type epochs struct {
 	session *Session
 	after   []func(Epoch) error
 	each    uint64
 	of      int
-	done    uint64 // batches of the job, as of the last report
+	done    uint64 // batches of the job at the last report
 	samples uint64
 	loss    float64
-	err     error // of one of after
+	err     error // first error of after
 }
 
-// batch takes a batch that is complete.
+// batch counts a completed batch, and calls after at the end of an epoch.
 func (r *epochs) batch(p Progress) {
-	r.err = nil                    // a restart followed it
+	r.err = nil                    // a restart followed an earlier error
 	if uint64(p.Batch) != r.done { // the job continued from an earlier version
 		r.samples, r.loss = 0, 0
 	}
@@ -365,8 +368,8 @@ func (r *epochs) batch(p Progress) {
 	r.samples, r.loss = 0, 0
 }
 
-// Data is a set of samples, and how it is shuffled into batches and lanes: each sample once an epoch, in an order that
-// follows from the seed (see package trainer/shuffle). Every trainer has the whole set.
+// Data is a set of samples, shuffled into batches and lanes: each sample occurs once per epoch, in an order that the
+// seed determines (see package trainer/shuffle). Every trainer has the whole set.
 type Data[T any] struct {
 	items  []T
 	batch  int
@@ -375,22 +378,25 @@ type Data[T any] struct {
 	epochs int
 }
 
-// Samples makes a set of samples, in batches of at most batchSize of all lanes together. keys names the rows of tables
-// that a sample uses.
+// Samples returns a set of samples in batches of at most batchSize samples, over all lanes. keys adds the keys that a
+// sample uses of each table.
 //
-//	data := trainer.Samples(ratings, 2000, 1, func(r rating, k *trainer.Keys) { k.Add("users", r.user); k.Add("films", r.film) })
+//	data := trainer.Samples(ratings, 2000, 1, func(r rating, k *trainer.Keys) {
+//		k.Add("users", r.user)
+//		k.Add("films", r.film)
+//	})
 func Samples[T any](items []T, batchSize int, seed uint64, keys func(sample T, k *Keys)) *Data[T] {
 	return &Data[T]{items: items, batch: batchSize, seed: seed, keys: keys, epochs: 1}
 }
 
-// Epochs is the same data, to be gone through so many times.
+// Epochs returns a copy of the data for n epochs. The default is 1.
 func (d *Data[T]) Epochs(n int) *Data[T] {
 	more := *d
 	more.epochs = n
 	return &more
 }
 
-// check says what is wrong with the data.
+// check returns an ErrConfig for invalid data, or nil.
 func (d *Data[T]) check() error {
 	switch {
 	case d == nil:
@@ -408,15 +414,15 @@ func (d *Data[T]) check() error {
 	return err
 }
 
-// Keys takes the keys of one sample after the other.
+// Keys collects the keys of samples.
 type Keys struct {
 	tables []schema.TableSpec
 	keys   [][]uint64
 	err    error
 }
 
-// Add appends keys to those that the sample uses of a table. A table without a pooling has one key a sample as a rule;
-// see Step.Row.
+// Add appends keys that the sample uses of a table. A table without a pooling usually has one key per sample; see
+// Step.Row.
 func (k *Keys) Add(table string, keys ...uint64) {
 	for i := range k.tables {
 		if k.tables[i].Name == table {
@@ -433,7 +439,7 @@ func (k *Keys) Add(table string, keys ...uint64) {
 	}
 }
 
-// sampled makes a workload of samples and a function that computes a lane of them.
+// sampled is the workload of Data and a function that computes a lane.
 type sampled[T any] struct {
 	data     *Data[T]
 	shuffler *shuffle.Shuffler
@@ -441,11 +447,11 @@ type sampled[T any] struct {
 	compute  func(*Step[T]) float64
 	step     Step[T]
 	before   []int
-	offsets  [][][]int64 // [lane][table] where each sample's keys begin, and where the last one ends
+	offsets  [][][]int64 // [lane][table] offsets of the samples' keys
 }
 
-// Workload makes a workload for Run of the samples and of a function that computes some of them, for programs that join
-// and run by themselves; Train does all of it. Each sample's keys are asked for once a batch.
+// Workload returns a Workload for Run that computes the data with step, for programs that call Join and Run instead of
+// Train. It calls the keys function of Samples once per sample and batch.
 func (d *Data[T]) Workload(s *Session, step func(b *Step[T]) (loss float64)) (Workload, error) {
 	if err := d.check(); err != nil {
 		return nil, err
@@ -493,10 +499,10 @@ func (w *sampled[T]) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples
 	return len(chosen), k.keys
 }
 
-// fault returns the error in the keys.
+// fault returns the first error of Keys.Add.
 func (w *sampled[T]) fault() error { return w.keys.err }
 
-// Bags implements Bagged: a sample's keys of a table are one bag.
+// Bags implements Bagged: the keys of a sample in a table are one bag.
 func (w *sampled[T]) Bags(_ schema.Batch, l lane.Lane, offsets [][]int64) [][]int64 {
 	for table := range offsets {
 		if w.step.tables[table].pooled {
@@ -508,7 +514,7 @@ func (w *sampled[T]) Bags(_ schema.Batch, l lane.Lane, offsets [][]int64) [][]in
 
 // Lane implements Workload.
 func (w *sampled[T]) Lane(step *LaneStep) (lossSum float64, err error) {
-	defer func() { // memory that leads nowhere may be of an unexpected length: what came before is to be said
+	defer func() { // scratch memory may have an unexpected length: report the invalid call, not the panic
 		if step.err != nil {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("%v", p)

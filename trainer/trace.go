@@ -8,28 +8,29 @@ import (
 	"gradbus/schema"
 )
 
-// BucketTimes are the times of the gradient of one bucket of one batch, as seen by this trainer: all chunks of a dense
-// bucket, or the rows that one owner aggregates. Begun to Complete is the time of a communication hook.
+// BucketTimes has the times of one bucket's gradient in one batch, as this trainer sees it. A bucket is all chunks of a
+// dense bucket, or the rows that one owner aggregates. Begun to Complete corresponds to a communication hook of PyTorch
+// DDP.
 type BucketTimes struct {
 	Bucket schema.Bucket
 	Sparse bool
-	Reduce schema.Party // who adds it up
+	Reduce schema.Party // party that sums the gradients
 
-	Begun    time.Time // when its first chunk was complete here and began to leave
-	Sent     time.Time // when its last chunk had left
-	Complete time.Time // when its last result was in place, with what the optimizer makes of it
-	Bytes    int64     // of the frames that left for others, each counted once
+	Begun    time.Time // time when its first chunk was complete and began to be sent
+	Sent     time.Time // time when its last chunk was sent
+	Complete time.Time // time when its last result was in place, optimizer step included
+	Bytes    int64     // bytes of frames sent to other members, each counted once
 }
 
-// bucketTrace notes the times of one batch's buckets; nil if not asked for (Config.Timeline). Jobs in which
-// several batches are open have one for each.
+// bucketTrace records the times of one batch's buckets; nil without Config.Timeline. A job with several open batches
+// has one trace for each.
 type bucketTrace struct {
 	mu   sync.Mutex // a leaf
 	of   []BucketTimes
-	left []int         // rounds of each bucket whose result is missing
-	all  []int         // rounds of each bucket
+	left []int         // number of each bucket's missing results
+	all  []int         // number of each bucket's rounds
 	at   []int         // [known bucket] index in of, or -1
-	told []BucketTimes // copied for the report
+	told []BucketTimes // copy for the report
 }
 
 func newBucketTrace(place *schema.Placement, sparse []rowOwner) *bucketTrace {
@@ -69,7 +70,7 @@ func (t *bucketTrace) reset() {
 	}
 }
 
-// begin notes that a bucket begins to leave.
+// begin records that a bucket begins to be sent.
 func (t *bucketTrace) begin(b schema.Bucket) {
 	if t == nil {
 		return
@@ -81,7 +82,7 @@ func (t *bucketTrace) begin(b schema.Bucket) {
 	}
 }
 
-// sent notes that some of a bucket has left: bytes of frames, 0 for what stays here.
+// sent records that a part of a bucket was sent. bytes counts frames, 0 for a part that stays here.
 func (t *bucketTrace) sent(b schema.Bucket, bytes int) {
 	if t == nil {
 		return
@@ -92,7 +93,7 @@ func (t *bucketTrace) sent(b schema.Bucket, bytes int) {
 	o.Sent, o.Bytes = time.Now(), o.Bytes+int64(bytes)
 }
 
-// came notes that the result of one of a bucket's rounds is in place.
+// came records that the result of one of a bucket's rounds is in place.
 func (t *bucketTrace) came(b schema.Bucket) {
 	if t == nil {
 		return
@@ -105,7 +106,7 @@ func (t *bucketTrace) came(b schema.Bucket) {
 	}
 }
 
-// report gives the times of a batch that is complete, valid until the next call.
+// report returns the times of a complete batch, valid until the next call.
 func (t *bucketTrace) report() []BucketTimes {
 	if t == nil {
 		return nil

@@ -9,44 +9,46 @@ import (
 	"gradbus/schema"
 )
 
-// Workload is the training of a job: the source of samples, and forward, loss and backward of one lane. Both methods
-// must be pure functions of batch, lane and parameters, with random numbers keyed by (seed, batch, lane), so that any
-// trainer can compute a lane. They are called from the goroutine that calls Run, lane after lane.
+// Workload computes the lanes of a job's batches: their samples, forward, loss and backward. Both methods must be pure
+// functions of batch, lane and parameters, with random numbers keyed by (seed, batch, lane), so that any trainer can
+// compute a lane. The session calls them from the goroutine that calls Run, lane after lane.
 type Workload interface {
-	// Keys appends to keys[table] the keys of every example of the lane, in the order in which the lane will use them,
-	// and returns the number of samples and the slices. It is called for batch b+1 while the results of b are under way,
-	// so it may not look at parameters. A lane without samples is absent from the batch: Lane is not called for it, and
-	// it may not have keys.
+	// Keys appends to keys[table] the keys of all samples of the lane, in the order in which Lane uses them, and returns
+	// the number of samples and the slices. The session calls it for batch b+1 while the results of b are under way, so
+	// Keys must not read parameters. A lane without samples is left out of the batch: it must have no keys, and the
+	// session does not call Lane for it.
 	Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64)
 
 	// Lane computes one lane and returns the sum of the losses of its samples. Gradients are sums over the samples too,
-	// never divided: those of all lanes are added up and then divided by the samples of all lanes of the batch, rows of
-	// tables like parameters. So the learning rate is one for the mean over the batch, and does not depend on its cut into
-	// lanes; schema.Optimizer.LR has the formula.
+	// of parameters and of rows, and never divided by the workload. The library divides the sum over all lanes once, by
+	// the number of samples in the batch, or, for a table with PerRow, by the number of times that the lanes name the
+	// row's key. So the learning rate applies to the mean gradient and does not depend on the number of lanes; see
+	// schema.Optimizer.
 	//
 	//	grad[i] += x[i]*d // for each sample; neither d nor the sum is divided by step.Samples
 	Lane(step *LaneStep) (lossSum float64, err error)
 }
 
-// LaneStep is a workload's view of one lane of one batch. It and all slices it returns are valid until Lane returns.
+// LaneStep is the computation of one lane of one batch. It and all slices that it returns are valid until the lane
+// ends.
 //
-// A request that breaks the rules (a name that the job does not have, a gradient that is final) returns unused memory,
-// and Run fails with ErrWorkload and the reason when Lane returns.
+// An invalid call (a name that the job does not have, a gradient that is final) returns scratch memory. End, or Run,
+// then fails with ErrWorkload and the reason.
 type LaneStep struct {
 	Batch   schema.Batch
 	Lane    lane.Lane
-	Samples int // as Keys said
+	Samples int // number of samples, as Keys returned it
 
-	index   int // of the lane among the hosted ones
+	index   int // index of the lane among the hosted ones
 	compute *compute
 	batch   *Batch
 	ended   bool
-	err     error // first broken rule, kept until the lane ends
+	err     error // first invalid call, returned when the lane ends
 }
 
-// End ends a lane of a Batch: all of its gradients are there, and loss is the sum of the losses of its samples. What a
-// workload computes ends by itself when Lane returns. The error is the first rule that was broken since Batch.Lane; it
-// ends the session, unless it is ErrOrder.
+// End ends a lane of a Batch: all of its gradients are final, and loss is the sum of the losses of its samples. Lanes
+// of a Workload end when Lane returns. End returns the first invalid call since Batch.Lane; that error ends the
+// session, unless it is ErrOrder.
 func (s *LaneStep) End(loss float64) error { return s.batch.outcome(s.end(loss, nil)) }
 
 func (s *LaneStep) end(loss float64, err error) error {
@@ -62,8 +64,8 @@ func (s *LaneStep) end(loss float64, err error) error {
 	return s.batch.end(s, loss, err)
 }
 
-// Rows are the embedding rows of a table that the trainer's lanes use in this batch, [U, dim] row-major, in ascending
-// order of their keys. They are read only: version Batch of the table.
+// Rows returns the rows of a table that this trainer's lanes use in this batch, [U, dim] row-major, in ascending order
+// of their U distinct keys. They are read-only, and in sync of version Batch.
 func (s *LaneStep) Rows(table schema.Table) []float32 {
 	if !s.hasRows(table) || !s.fetched(table) {
 		return s.scratch()
@@ -71,8 +73,7 @@ func (s *LaneStep) Rows(table schema.Table) []float32 {
 	return s.compute.tables.rows[table]
 }
 
-// IDs are the rows of the lane's keys, in the order in which Keys gave them: the key at position i is row IDs[i] of
-// Rows.
+// IDs returns the index into Rows of each key of the lane: the key at position i, as Keys named it, has row IDs[i].
 func (s *LaneStep) IDs(table schema.Table) []int64 {
 	if !s.hasRows(table) {
 		return s.scratchIDs()
@@ -80,7 +81,7 @@ func (s *LaneStep) IDs(table schema.Table) []int64 {
 	return s.compute.tables.laneIDs(int(table), s.index)
 }
 
-// Param is a dense parameter's values, row-major and read only: version Batch.
+// Param returns the values of a dense parameter, row-major and read-only; in sync of version Batch.
 func (s *LaneStep) Param(name string) []float32 {
 	i, ok := s.param(name)
 	if !ok {
@@ -89,8 +90,8 @@ func (s *LaneStep) Param(name string) []float32 {
 	return s.compute.params.value(i)
 }
 
-// Grad is where the lane's gradient of a parameter is to be written, as long as the parameter. It holds anything
-// before: overwrite it. A parameter whose Grad is never asked for has gradient zero.
+// Grad returns the memory for the lane's gradient of a parameter, as long as the parameter. Its initial content is
+// undefined: overwrite it. A parameter whose Grad is never called has gradient zero.
 func (s *LaneStep) Grad(name string) []float32 {
 	i, ok := s.param(name)
 	if !ok {
@@ -103,9 +104,9 @@ func (s *LaneStep) Grad(name string) []float32 {
 	return s.compute.dense.grad(i)
 }
 
-// Done says that a parameter's gradient is final. Calling it as soon as that is so lets the gradient travel while the
-// rest of the backward pass runs; what was not declared by the time Lane returns is final then. Parameters travel in
-// the reverse order of the manifest, so that is the order in which calling it is worth most.
+// Done marks a parameter's gradient as final, so it can be sent while the backward pass continues. Gradients that are
+// not marked become final when the lane ends. Parameters are sent in the reverse order of the manifest; calls in that
+// order save most time.
 func (s *LaneStep) Done(name string) {
 	i, ok := s.param(name)
 	if !ok || s.err != nil {
@@ -116,9 +117,9 @@ func (s *LaneStep) Done(name string) {
 	}
 }
 
-// RowGrad gives the lane's gradient of a table, at most once: ids are rows of Rows, ascending and distinct, and
-// rows [len(ids), dim] the sum over the lane's samples for each. Both are copied. This is what
-// cuda.Backend.BagBackward gives for the IDs of the lane. It travels as rows in any job; see BagGrad.
+// RowGrad sets the lane's gradient of a table, at most once. ids are indices into Rows, ascending and distinct. rows
+// [len(ids), dim] is the sum over the lane's samples for each. Both are copied. cuda.Backend.BagBackward computes them
+// from IDs. The gradient is sent as rows; see BagGrad.
 //
 //	step.RowGrad(0, []int64{0, 2}, []float32{0.5, 0.5, -1, -1}) // dim 2: rows 0 and 2 of the trainer's rows
 func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
@@ -130,10 +131,10 @@ func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
 	}
 }
 
-// BagGrad gives the lane's gradient of a table by its bags, in place of RowGrad: bag i pools the rows of
-// IDs[offsets[i]] up to IDs[offsets[i+1]-1], by their sum or their mean, and row i of grad [bags, dim] is the gradient
-// of what it pooled. offsets go from 0 to the number of IDs; nil is a bag for each of the IDs. Both are copied. The
-// session sums the bags up by row, or sends them as they are and lets the shards do that, whichever are fewer bytes.
+// BagGrad sets the lane's gradient of a table by bags, instead of RowGrad. Bag i pools the rows
+// IDs[offsets[i]:offsets[i+1]] by their sum or mean, and row i of grad [bags, dim] is the gradient of the pooled row.
+// offsets begins with 0 and ends with the number of IDs; nil makes each ID a bag of its own. Both are copied. The
+// session sends sums by row, or the bags for the shards to sum, whichever has fewer bytes.
 //
 //	step.BagGrad(0, cuda.Mean, []int64{0, 2, 3}, []float32{2, 4, 1, 1}) // IDs 0 1 1, dim 2: rows {1, 2} and {2, 3}
 //	step.BagGrad(0, cuda.Sum, nil, []float32{1, 2, 3})                  // IDs 0 1 1, dim 1: rows {1} and {5}
@@ -178,8 +179,8 @@ func (s *LaneStep) param(name string) (int, bool) {
 	return i, ok
 }
 
-// scratch is given in place of values that are not to be had: as many as the largest that are, so that a lane that goes
-// on with them comes to its end, and to the error that says what was wrong.
+// scratch returns memory for a call that is invalid, as long as the largest valid slice. So the lane can continue to
+// its end, which returns the error.
 func (s *LaneStep) scratch() []float32 {
 	most := 1
 	for i := range s.compute.params.flat.specs {
@@ -191,7 +192,7 @@ func (s *LaneStep) scratch() []float32 {
 	return make([]float32, most)
 }
 
-// scratchIDs is scratch for row ids.
+// scratchIDs returns scratch memory for row ids.
 func (s *LaneStep) scratchIDs() []int64 {
 	most := max(1, s.Samples)
 	for i := range s.compute.tables.specs {
@@ -201,7 +202,7 @@ func (s *LaneStep) scratchIDs() []int64 {
 }
 
 func (s *LaneStep) broken(format string, args ...any) {
-	if s.ended { // for Commit to say
+	if s.ended { // Commit returns it
 		s.batch.broken("lane %d of batch %d, after its End: %w", s.Lane, s.Batch, fmt.Errorf(format, args...))
 		return
 	}
@@ -210,7 +211,7 @@ func (s *LaneStep) broken(format string, args ...any) {
 	}
 }
 
-// compute is the arithmetic of a trainer's batch: it knows lanes, keys and sums, and neither frames nor shards.
+// compute does the arithmetic of a trainer's batch. It knows lanes, keys and sums, but no frames and no shards.
 type compute struct {
 	plan   *lanePlan
 	tables *tables
@@ -220,10 +221,10 @@ type compute struct {
 
 	samples []int // of each hosted lane
 	ids     []uint64
-	added   [][]added // [hosted lane][table] of gradients that came in parts; nil where none ever did
+	added   [][]added // [hosted lane][table] gradients given by AddRowGrad; nil if none ever was
 }
 
-// collect asks the workload for the keys of a batch.
+// collect calls the workload's Keys for each hosted lane.
 func (c *compute) collect(w Workload, b schema.Batch) error {
 	for i := range c.samples {
 		l := c.plan.first + lane.Lane(i)
@@ -236,8 +237,8 @@ func (c *compute) collect(w Workload, b schema.Batch) error {
 	return nil
 }
 
-// named ends the naming of keys, and finds the distinct ones. at is the lane of each table whose keys were named last;
-// nil where all were.
+// named ends the naming of keys and finds the distinct ones. at has for each table the lane whose keys were named last;
+// nil if all lanes' were.
 func (c *compute) named(b schema.Batch, at []int) error {
 	if at != nil {
 		if l, err := c.tables.closeNames(at, c.samples); err != nil {
@@ -256,7 +257,7 @@ func (c *compute) begin() {
 	c.rows.reset()
 }
 
-// beginLane starts hosted lane number i.
+// beginLane starts hosted lane i.
 func (c *compute) beginLane(i int) {
 	l := c.plan.lanes[i]
 	c.dense.begin(l)
@@ -264,13 +265,13 @@ func (c *compute) beginLane(i int) {
 	c.beginAdded(i)
 }
 
-// endLane ends the lane of a step with an error of the program, or nil.
+// endLane ends the lane of a step. err is the program's error, or nil.
 func (c *compute) endLane(step *LaneStep, err error) error {
 	step.endAdded()
 	switch {
 	case err == nil:
 		err = step.err
-	case step.err != nil: // of which the other one may be a consequence
+	case step.err != nil: // err may be a consequence of it
 		err = fmt.Errorf("%w; then %w", step.err, err)
 	}
 	if err != nil {
@@ -287,15 +288,15 @@ func (c *compute) endLane(step *LaneStep, err error) error {
 	return nil
 }
 
-// drop takes the lane that has just been computed out of the batch: its samples are none.
+// drop takes the lane that was computed last out of the batch, as a lane without samples.
 func (c *compute) drop(at int) error {
 	late := c.plan.drop(at)
 	err := c.rows.drop(late)
 	switch last := c.plan.last; {
-	case err != nil || last < 0: // and no lane is present
+	case err != nil || last < 0: // no lane is left
 	case late.closes >= 0 || len(late.adds) > 0:
 		err = c.dense.finish(late)
-	case last < at: // which would have been the last, behind nodes that are complete
+	case last < at: // the dropped lane was the last one, after nodes that are complete
 		for chunk := 0; chunk < len(c.dense.chunks) && err == nil; chunk++ {
 			err = c.dense.closed(c.plan.lanes[last].closes, chunk)
 		}
@@ -303,7 +304,7 @@ func (c *compute) drop(at int) error {
 	return err
 }
 
-// rowGrad checks a row gradient and adds it up.
+// rowGrad checks a row gradient and adds it to the sums.
 func (c *compute) rowGrad(table int, ids []int64, values []float32) error {
 	dim := c.tables.specs[table].Dim
 	if len(values) != len(ids)*dim {
@@ -321,15 +322,15 @@ func (c *compute) rowGrad(table int, ids []int64, values []float32) error {
 	return c.rows.add(table, c.ids, values)
 }
 
-// added is the gradient of one table and lane that comes in parts (AddRowGrad). The parts are added up in the order of
-// the calls, so bits follow from how a program cuts a lane.
+// added is the gradient of one table and lane that AddRowGrad collects. Its parts are summed in the order of the calls,
+// so the bits depend on how a program cuts a lane.
 type added struct {
 	ids    []int64
 	values []float32
 }
 
-// AddRowGrad adds to the lane's gradient of a table, in place of one RowGrad or BagGrad: ids are rows of Rows in any
-// order, each as often as one likes, and rows [len(ids), dim] is added to them. Both are copied.
+// AddRowGrad adds to the lane's gradient of a table, instead of one RowGrad or BagGrad. ids are indices into Rows, in
+// any order, with repetitions; rows [len(ids), dim] is added to them. Both are copied.
 //
 //	step.AddRowGrad(0, step.IDs(0)[:2], gradients) // of the lane's first two keys
 func (s *LaneStep) AddRowGrad(table schema.Table, ids []int64, rows []float32) {
@@ -351,7 +352,7 @@ func (s *LaneStep) AddRowGrad(table schema.Table, ids []int64, rows []float32) {
 	a.ids, a.values = append(a.ids, ids...), append(a.values, rows...)
 }
 
-// addedTo returns the sum for a table of hosted lane at.
+// addedTo returns the added gradient of a table in hosted lane at.
 func (c *compute) addedTo(at int, table schema.Table) *added {
 	if c.added == nil {
 		c.added = make([][]added, len(c.samples))
@@ -362,7 +363,7 @@ func (c *compute) addedTo(at int, table schema.Table) *added {
 	return &c.added[at][table]
 }
 
-// beginAdded forgets what was added up for a lane in the batch before.
+// beginAdded clears the added gradients of a lane.
 func (c *compute) beginAdded(at int) {
 	if c.added == nil {
 		return
@@ -373,7 +374,7 @@ func (c *compute) beginAdded(at int) {
 	}
 }
 
-// endAdded gives what was added up for a lane. Its memory stays until the lane's next batch.
+// endAdded moves the added gradients of a lane into the sums. Their memory is used until the lane's next batch.
 func (s *LaneStep) endAdded() {
 	c := s.compute
 	if c.added == nil {
