@@ -8,13 +8,13 @@ import (
 	"gradbus/schema"
 )
 
-// checkpoints is what the coordinator has answered to requests for durable versions.
+// checkpoints has the coordinator's answers to requests for durable versions.
 type checkpoints struct {
 	*connection
 
 	mu      sync.Mutex // a leaf
 	durable schema.Version
-	refused *schema.Refused // the answer to the last request; nil where there is none
+	refused *schema.Refused // answer to the last request; nil if there is none
 	changed chan struct{}   // closed and replaced at every answer
 }
 
@@ -22,7 +22,7 @@ func newCheckpoints(c *connection) *checkpoints {
 	return &checkpoints{connection: c, changed: make(chan struct{})}
 }
 
-// take takes an answer: a version that is durable, or why the one that was asked for is not.
+// take stores an answer: a durable version, or the refusal of a request.
 func (k *checkpoints) take(v schema.Version, refused *schema.Refused) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -31,8 +31,8 @@ func (k *checkpoints) take(v schema.Version, refused *schema.Refused) {
 	k.changed = make(chan struct{})
 }
 
-// answered returns whether a version is durable, and why the last request was refused, once. changed is closed at the
-// next answer.
+// answered reports whether a version is durable, and returns, once, the refusal of the last request. changed is closed
+// at the next answer.
 func (k *checkpoints) answered(v schema.Version) (durable bool, refused *schema.Refused, changed <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -40,7 +40,7 @@ func (k *checkpoints) answered(v schema.Version) (durable bool, refused *schema.
 	return k.durable >= v, refused, k.changed
 }
 
-// request returns when the version that the trainer has is durable.
+// request returns when the trainer's version is durable.
 func (k *checkpoints) request(ctx context.Context) (schema.Version, error) {
 	v := k.newest()
 	if err := k.job.CheckCheckpoint(); err != nil {
@@ -51,7 +51,7 @@ func (k *checkpoints) request(ctx context.Context) (schema.Version, error) {
 	}
 	ctx, stop := k.running(ctx)
 	defer stop()
-	k.answered(v) // forgets what was refused before
+	k.answered(v) // drop the refusal of an earlier request
 	for {
 		durable, refused, changed := k.answered(v)
 		switch {
@@ -66,13 +66,13 @@ func (k *checkpoints) request(ctx context.Context) (schema.Version, error) {
 	}
 }
 
-// Checkpoint makes the version of the session durable, where its ps keeps checkpoints, and returns it. It is called
-// between batches, by one trainer or by several at the same version, and waits until the files of all shards are on the
-// disk. Config.Resume begins there.
+// Checkpoint makes the session's version durable, if its ps stores checkpoints, and returns the version. It is called
+// between batches, by one trainer, or by several at the same version. It waits until the files of all shards are on
+// disk. Config.Resume begins with that version.
 //
-// ErrAgain is to be followed by the same call. Errors: ErrOrder before the first batch and while lanes of a lost trainer
-// are to be computed, ErrConfig of a job whose shards have no version or not all of it, Refused with the reason where
-// the version cannot be written, and those of Run. After any of them the session continues.
+// After ErrAgain, call it again. Errors: ErrOrder before the first batch and while lanes of a lost trainer must be
+// computed, ErrConfig if the shards have no version of the job or not all of it, Refused if the version cannot be
+// written, and those of Run. The session continues after an error of Checkpoint itself.
 func (s *Session) Checkpoint(ctx context.Context) (v schema.Version, err error) {
 	err = s.read(ctx, func(m *membership) error {
 		if m != s.membership {

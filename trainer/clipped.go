@@ -9,30 +9,30 @@ import (
 	"gradbus/shard/state"
 )
 
-// clipped holds the mean gradients that are clipped by the norm of all of them together, until those of their batch
-// are there: dense ones of the ahead+1 batches that may be open, and rows of replicated tables. Who has claimed a
-// result holds it here (results.claim), and step is called by one goroutine at a time.
+// clipped holds the mean gradients that are clipped by their joint norm until all of their batch are here: dense ones
+// of the ahead+1 batches that may be open, and rows of replicated tables. The goroutine that claimed a result stores it
+// here (results.claim); one goroutine at a time calls step.
 type clipped struct {
 	params   *parameters
 	replicas *replicas
 	most     float32
-	chunks   []int       // that are held, ascending
+	chunks   []int       // held chunks, ascending
 	held     []bool      // [dense chunk]
-	order    []int       // their parameters, as flat ones, in the order of the manifest
-	tables   []heldRows  // by index
-	means    [][]float32 // the flat space of batch b at b % len
+	order    []int       // flat indices of their parameters, in the order of the manifest
+	tables   []heldRows  // [table]
+	means    [][]float32 // flat space of batch b at b % len
 	sorted   []int       // scratch of norm
 }
 
-// heldRows are mean gradients of one table's rows, as they came.
+// heldRows are mean gradients of one table's rows, in order of arrival.
 type heldRows struct {
-	on   bool       // they are held
-	mu   sync.Mutex // while they come, of several owners at once; a leaf
+	on   bool       // the table is clipped globally
+	mu   sync.Mutex // results of several owners arrive concurrently; a leaf
 	keys []uint64
 	rows []float32
 }
 
-// newClipped is nil where nothing is clipped so.
+// newClipped returns nil if nothing is clipped globally.
 func newClipped(job *schema.Job, params *parameters) *clipped {
 	c := &clipped{params: params, held: make([]bool, len(params.flat.chunks)), tables: make([]heldRows, len(job.Tables)),
 		means: make([][]float32, job.Ahead+1)}
@@ -40,7 +40,7 @@ func newClipped(job *schema.Job, params *parameters) *clipped {
 		if o.Clip == nil || o.Clip.Kind != schema.ClipGlobal {
 			return false
 		}
-		c.most = o.Clip.Max // Validate: of all the same
+		c.most = o.Clip.Max // Validate ensures one value for all
 		return true
 	}
 	for i := range job.Parameters {
@@ -70,12 +70,12 @@ func (c *clipped) meansOf(b schema.Batch) []float32 { return c.means[b%schema.Ba
 // takes reports whether a chunk is held.
 func (c *clipped) takes(chunk int) bool { return c != nil && c.held[chunk] }
 
-// hold keeps a chunk's mean gradient of a batch.
+// hold stores a chunk's mean gradient of a batch.
 func (c *clipped) hold(b schema.Batch, chunk int, mean []float32) {
 	copy(c.meansOf(b)[c.params.flat.chunks[chunk].lo:], mean)
 }
 
-// holdRows keeps mean gradients of rows, and reports whether it does.
+// holdRows stores mean gradients of rows if the table is clipped globally, and reports whether it is.
 func (c *clipped) holdRows(table schema.Table, keys []uint64, rows []float32) bool {
 	if c == nil || !c.tables[table].on {
 		return false
@@ -87,8 +87,8 @@ func (c *clipped) holdRows(table schema.Table, keys []uint64, rows []float32) bo
 	return true
 }
 
-// step makes the next version of what is held, once all of a batch is there and the batch before it has been stepped.
-// weight is its samples, of all trainers.
+// step makes the next version of the held parameters and rows, when all of batch b are here and the previous batch was
+// stepped. weight is the number of samples of all trainers.
 func (c *clipped) step(b schema.Batch, weight float64) error {
 	if c == nil {
 		return nil
@@ -119,7 +119,7 @@ func (c *clipped) step(b schema.Batch, weight float64) error {
 	return nil
 }
 
-// scale is by what the gradients of a batch are multiplied.
+// scale returns the factor of the gradients of a batch.
 func (c *clipped) scale(b schema.Batch) float32 {
 	var n state.Norm
 	for _, p := range c.order {

@@ -18,9 +18,9 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// connection is the part of a run that a trainer needs before it computes anything: its name and slot there, the
-// connections to the coordinator, the shards and other trainers, and whether these are heard. Err, trainingErr, Member,
-// Job and the like may be called from any goroutine.
+// connection is the part of a membership that exists before any computation: the trainer's name and slot, its
+// connections to the coordinator, the shards and other trainers, and how long each has been silent. Err, trainingErr,
+// Member, Job and the like are safe for concurrent use.
 type connection struct {
 	config Config
 	job    *schema.Job
@@ -28,45 +28,45 @@ type connection struct {
 	place  *schema.Placement
 
 	control *fabric.Control // to the coordinator
-	servers []*dataServer   // of the shards, and of other trainers where those reduce among themselves
-	peer    *peerServer     // this trainer's, in such a job; else nil
+	servers []*dataServer   // of the shards, and of other trainers if those reduce among themselves
+	peer    *peerServer     // this trainer's data server in such a job; else nil
 	links   []*shardLink
-	owners  map[string]int // of links, by member name
+	owners  map[string]int // index in links by member name
 
-	// ctx ends with the membership; its cause is the error that every later call gives.
+	// ctx ends with the membership. Its cause is the error of every later call.
 	ctx  context.Context
 	fail context.CancelCauseFunc
-	// trainable ends with ctx, or before it where the session is readable and trains no more; its cause is the error of
-	// every later call that trains.
+	// trainable ends with ctx, or earlier if the session can only be read from then on. Its cause is the error of every
+	// later call that trains.
 	trainable context.Context
 
 	training     atomic.Bool            // a run of batches is under way
-	complete     atomic.Bool            // the last Run went well, and no other has begun
+	complete     atomic.Bool            // the last run of batches succeeded, and no other has begun
 	heartbeatDue atomic.Bool            // a heartbeat is due at once
 	clock        sync.WaitGroup         // the goroutines of keepTime and of links
-	standby      atomic.Pointer[string] // where the job continues when its ps is lost; nil: no replica
+	standby      atomic.Pointer[string] // URL of the ps where the job continues if its ps is lost; nil: no replica
 	asking       atomic.Bool            // the replica's ps is being asked
-	ending       sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
+	ending       sync.Mutex             // guards the end of ctx by close, after which no goroutine starts. A leaf
 	controls     chan schema.Control
-	leaveNow     chan struct{} // has room for one: the coordinator does not ask to wait any more
-	batch        atomic.Uint64 // under way; also the version that is whole here
-	planned      atomic.Uint64 // batch before which the Run under way ends; 0 between runs
-	durable      atomic.Uint64 // newest durable version that this trainer knows of; 0: none
-	faults       atomic.Uint64 // frames that did not verify
+	leaveNow     chan struct{} // capacity 1: the coordinator no longer asks this trainer to wait
+	batch        atomic.Uint64 // batch under way; also the complete version here
+	planned      atomic.Uint64 // batch before which the run of batches ends; 0 between runs
+	durable      atomic.Uint64 // newest durable version known here; 0: none
+	faults       atomic.Uint64 // number of frames that failed verification
 	watch        watch
-	epoch        time.Time // when it was made
+	epoch        time.Time // start of the connection's clock
 	retry        *time.Timer
-	// handsOver is set where others may compute its lanes when it has left: it was interrupted, and has not failed
+	// handsOver is set if other trainers may compute its lanes after it leaves: it was interrupted, and has not failed
 	handsOver bool
-	stopped   bool // the program was told to end, and joins no more
-	// forgotten is set when the coordinator has said that it does not know this run: its ps was started again.
+	stopped   bool // the program was told to stop, and joins no further run
+	// forgotten is set when the coordinator does not know this run, since its ps was restarted.
 	forgotten   atomic.Bool
-	reconnected func() // called when a lost server of shards is back
+	reconnected func() // called when a lost server of shards is reachable again
 
-	connMu sync.Mutex // guards the setting of servers' conn: reports are sent while peers are still dialed. A leaf
+	connMu sync.Mutex // guards conn of servers: reports are sent while peers are being dialed. A leaf
 }
 
-// newConnection makes the connection of a trainer that was admitted. Nothing is dialed yet.
+// newConnection returns the connection of a trainer that was admitted. It dials nothing.
 func newConnection(config Config, job *schema.Job, joined schema.Joined) (*connection, error) {
 	c := &connection{config: config, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
 		owners: map[string]int{}, controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1),
@@ -77,35 +77,33 @@ func newConnection(config Config, job *schema.Job, joined schema.Joined) (*conne
 	return c, c.findServers()
 }
 
-// Member is the trainer's id within the job.
+// Member is Session.Member in this run.
 func (c *connection) Member() schema.Member { return c.joined.Member }
 
-// Job is the manifest, with chunks as the server has room for them. It is not to be changed.
+// Job is Session.Job in this run.
 func (c *connection) Job() *schema.Job { return c.job }
 
-// Backend returns the backend of the session's arithmetic, for workloads. It ends with the session if the Config had
-// none.
+// Backend returns the backend of the session's arithmetic, for workloads. The session closes it if the Config had none.
 func (c *connection) Backend() cuda.Backend { return c.config.Backend }
 
-// RunID tells this run of the job from others of its name.
+// RunID is Session.RunID in this run.
 func (c *connection) RunID() schema.RunID { return c.joined.RunID }
 
-// Shards is the number of shards that hold the job.
+// Shards is Session.Shards in this run.
 func (c *connection) Shards() int { return c.joined.Shards }
 
-// Lanes is the range of lanes that this trainer hosts.
+// Lanes is Session.Lanes in this run.
 func (c *connection) Lanes() (first lane.Lane, count int) {
 	return c.joined.FirstLane, c.joined.LaneCount
 }
 
-// Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model,
-// it counts from them.
+// Version is Session.Version in this run.
 func (c *connection) Version() schema.Version { return c.job.Counted(c.newest()) }
 
-// newest is the version that is whole here, as frames number it.
+// newest returns the newest complete version, as frames number it.
 func (c *connection) newest() schema.Version { return schema.Version(c.batch.Load()) }
 
-// Err is nil while the membership lasts, and then why it does not.
+// Err returns nil while the membership lasts, and then its final error.
 func (c *connection) Err() error {
 	if c.ctx.Err() == nil {
 		return nil
@@ -113,7 +111,7 @@ func (c *connection) Err() error {
 	return context.Cause(c.ctx)
 }
 
-// trainingErr is nil while the membership can train, and then why it cannot: see Session.Err.
+// trainingErr returns nil while the membership can train, and then the reason why it cannot: see Session.Err.
 func (c *connection) trainingErr() error {
 	if c.trainable.Err() == nil {
 		return nil
@@ -126,7 +124,7 @@ func (c *connection) head(b schema.Batch) schema.Head {
 	return schema.Head{Job: c.joined.RunID, Generation: c.joined.Generation, Batch: b, Lanes: uint16(c.job.Lanes)}
 }
 
-// signHead is the head of a sign of life.
+// signHead returns the head of a heartbeat or control message.
 func (c *connection) signHead() schema.Head {
 	h := c.head(c.newest())
 	if c.complete.Load() {
@@ -139,12 +137,12 @@ func (c *connection) subject(kind string, to schema.Member) fabric.Subject {
 	return fabric.At(string(c.job.Name), string(c.joined.Member), kind, string(to))
 }
 
-// running gives a context that ends with ctx or when the session trains no more, whichever is first, with the cause.
+// running returns a context that ends with ctx or when the session can train no more, with the cause of the first.
 func (c *connection) running(ctx context.Context) (context.Context, func()) {
 	return endingWith(ctx, c.trainable)
 }
 
-// readable gives a context that ends with ctx or with the session, whichever is first, with the cause.
+// readable returns a context that ends with ctx or with the session, with the cause of the first.
 func (c *connection) readable(ctx context.Context) (context.Context, func()) {
 	return endingWith(ctx, c.ctx)
 }
@@ -158,20 +156,20 @@ func endingWith(ctx, other context.Context) (context.Context, func()) {
 	}
 }
 
-// since is the time since the session was made, on the monotonic clock.
+// since returns the time since the connection was made, on the monotonic clock.
 func (c *connection) since() time.Duration { return time.Since(c.epoch) }
 
-// dataServer is a server that shards of the job are reached by, or another trainer.
+// dataServer is a server through which this trainer reaches shards of the job, or another trainer.
 type dataServer struct {
-	id   string        // of the ps; empty where the server that carries control leads to all shards
-	peer schema.Member // whose data server it is, where trainers reduce among themselves; else empty
+	id   string        // ps id; empty if the control server leads to all shards
+	peer schema.Member // trainer that runs it, if trainers reduce among themselves; else empty
 	url  string
-	own  bool // it is the server that carries control, under the address that this trainer knows
+	own  bool // it is the control server, at the address that this trainer knows
 	conn *fabric.Conn
-	lost liveness.Silence // since it is out of reach; guarded by watch.mu
+	lost liveness.Silence // time since the connection was lost; guarded by watch.mu
 }
 
-// name returns the name of the server in messages for people.
+// name returns the name of the server for messages.
 func (d *dataServer) name() string {
 	at := fabric.WithoutUser(d.url)
 	switch {
@@ -191,7 +189,7 @@ func (d *dataServer) lostError() error {
 	return ErrServerLost
 }
 
-// conns are the connections that carry data, of those that have been made.
+// conns returns the data connections that have been made.
 func (c *connection) conns() (all []*fabric.Conn) {
 	c.connMu.Lock()
 	defer c.connMu.Unlock()
@@ -206,7 +204,7 @@ func (c *connection) conns() (all []*fabric.Conn) {
 	return all
 }
 
-// findServers makes the links to all owners, and the servers that they go by. Nothing is dialed yet.
+// findServers makes the links to all owners, and their servers. It dials nothing.
 func (c *connection) findServers() error {
 	at, err := schema.ServerOfShard(c.joined.Servers, c.joined.Shards)
 	if err != nil {
@@ -228,7 +226,7 @@ func (c *connection) findServers() error {
 		switch {
 		case i >= c.joined.Shards:
 			if l.reduce = true; l.member != c.joined.Member {
-				l.server = &dataServer{peer: l.member} // its address is told at the start
+				l.server = &dataServer{peer: l.member} // the start has its address
 				c.servers = append(c.servers, l.server)
 			}
 		case at != nil:
@@ -251,7 +249,7 @@ func (c *connection) findServers() error {
 	return nil
 }
 
-// granted returns the bytes that may be in flight to an owner, which are the first credit. Trainers grant the default.
+// granted returns the bytes that may be in flight to an owner: the initial credit. Trainers grant the default.
 func (c *connection) granted(reduce bool) int {
 	if granted := int(min(c.joined.WindowBytes, windowBytesMax)); granted > 0 && !reduce {
 		return granted
@@ -259,8 +257,8 @@ func (c *connection) granted(reduce bool) int {
 	return fabric.WindowBytesDefault
 }
 
-// lend returns the function for the first transmission of contributions: a job in which no frame is refilled before its
-// batch is complete lends them. nil: like all others.
+// lend returns the function for the first transmission of contributions. It lends frames if none is refilled before its
+// batch is complete. nil: frames are sent as usual.
 func (c *connection) lend(l *shardLink) func(fabric.Subject, fabric.Payload) error {
 	if c.config.Bus == nil || !c.place.Plan.Clock.Common() {
 		return nil
@@ -270,18 +268,18 @@ func (c *connection) lend(l *shardLink) func(fabric.Subject, fabric.Payload) err
 	}
 }
 
-// contribute sends a frame of gradients, which the window repeats: see publish.
+// contribute sends a frame of gradients; the window retransmits it. See publish.
 func (l *shardLink) contribute(subject fabric.Subject, frame fabric.Payload) error {
 	return notLost(l.server.conn.SendInPlace(subject, frame))
 }
 
-// publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime
-// decides.
+// publish sends a frame that will be retransmitted while unanswered. A lost server is no error here: keepTime handles
+// it.
 func (l *shardLink) publish(subject fabric.Subject, frame []byte) error {
 	return publish(l.server.conn, subject, frame)
 }
 
-// outlet is a connection.
+// outlet is a connection that sends frames.
 type outlet interface {
 	Send(subject fabric.Subject, data []byte) error
 }
@@ -290,7 +288,7 @@ func publish(conn outlet, subject fabric.Subject, frame []byte) error {
 	return notLost(conn.Send(subject, frame))
 }
 
-// notLost is an error but for that of a lost server, which keepTime looks at.
+// notLost returns err, but nil for a lost server, which keepTime handles.
 func notLost(err error) error {
 	if errors.Is(err, fabric.ErrLost) {
 		return nil
@@ -298,20 +296,20 @@ func notLost(err error) error {
 	return err
 }
 
-// dialConfig returns how to reach Server.
+// dialConfig returns the configuration for dialing Server.
 func (c *Config) dialConfig() fabric.Config {
 	return fabric.Config{URL: c.Server, Bus: c.Bus, Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log}
 }
 
-// dialConfig returns how to reach Server under the trainer's name.
+// dialConfig returns the configuration for dialing Server under the trainer's name.
 func (c *connection) dialConfig(onState func(fabric.State)) fabric.Config {
 	to := c.config.dialConfig()
 	to.Direct, to.Name, to.OnState = true, string(c.job.Name)+"/"+string(c.joined.Member), onState
 	return to
 }
 
-// connectData dials a server, listens there, and tells how long it took to answer. A chunk that it would not take is an
-// error now, not in the middle of a batch.
+// connectData dials a server, subscribes there, and returns the round-trip time. It fails if the server would not
+// accept the largest message of the job, so that this is not found out within a batch.
 func (c *connection) connectData(ctx context.Context, d *dataServer,
 	receive func(fabric.Message)) (trip time.Duration, err error) {
 	config := c.dialConfig(func(state fabric.State) { c.dataChanged(d, state) })
@@ -363,12 +361,12 @@ func (c *connection) connectData(ctx context.Context, d *dataServer,
 	return trip, nil
 }
 
-// errUnknownMember is the error of a ps that gives a trainer of this job the limits of an unknown client: its run has
-// ended there, or the ps was started again.
+// errUnknownMember reports a ps that gives this trainer the limits of an unknown client: its run has ended there, or
+// the ps was restarted.
 var errUnknownMember = errors.New("trainer not known at the data server")
 
-// checkPayload fails if a server takes no message as large as this job's. A ps takes them of members, since it was
-// checked when the job was registered; a NATS server between trainers and ps may not.
+// checkPayload returns an error if a server does not accept messages as large as this job's. A ps accepts them from
+// members, since the registration checked the size; a NATS server between trainers and ps may not.
 func (c *connection) checkPayload(server string, bytesMax int) error {
 	need := c.job.MessageBytesMax()
 	switch {
@@ -383,14 +381,14 @@ func (c *connection) checkPayload(server string, bytesMax int) error {
 		fabric.ErrPayload, server, bytesMax, c.job.Name, c.job.ChunkBytes, need)
 }
 
-// sendPull asks for one result. The answer may come before it returns, and lead to more pulls.
+// sendPull requests one result. The answer may arrive before sendPull returns, and lead to more pulls.
 func (c *connection) sendPull(p exchange.Pull) error {
 	h := c.head(p.Batch)
 	h.Bucket, h.Chunk, h.Chunks = p.Bucket, p.Chunk, p.Chunk+1
 	return c.pull(p.Owner, h)
 }
 
-// pull sends a pull.
+// pull sends a pull frame.
 func (c *connection) pull(owner int, h schema.Head) error {
 	link := c.links[owner]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
@@ -401,7 +399,7 @@ func (c *connection) pull(owner int, h schema.Head) error {
 	return link.publish(c.subject(fabric.KindPull, link.member), f.Seal())
 }
 
-// sendControl sends a message to the coordinator. A caller that waits for an answer repeats one that was lost.
+// sendControl sends a message to the coordinator. A caller that needs an answer repeats it.
 func (c *connection) sendControl(message schema.Control) error {
 	frame, err := schema.EncodeControl(c.signHead(), message)
 	if err != nil {
@@ -414,7 +412,7 @@ func (c *connection) sendControl(message schema.Control) error {
 	return nil
 }
 
-// ask tells the coordinator something, and waits for news or until it is time to ask again.
+// ask sends a message to the coordinator, and returns at the next news, or when the message should be repeated.
 func (c *connection) ask(ctx context.Context, message schema.Control, news <-chan struct{}) error {
 	if err := c.sendControl(message); err != nil {
 		return err
@@ -430,7 +428,8 @@ func (c *connection) ask(ctx context.Context, message schema.Control, news <-cha
 	return nil
 }
 
-// open verifies a message and says who sent it, and to whom.
+// open verifies a message and returns its frame and subject. ok is false for an invalid frame, or one of another run of
+// the job's name.
 func (c *connection) open(m *fabric.Message) (v schema.View, subject fabric.Subject, ok bool) {
 	v, err := schema.Verify(m.Data, schema.Limits{})
 	if err != nil {
@@ -439,10 +438,10 @@ func (c *connection) open(m *fabric.Message) (v schema.View, subject fabric.Subj
 		return v, subject, false
 	}
 	subject, err = m.Parse()
-	return v, subject, err == nil && v.Head().Job == c.joined.RunID // else of an earlier run of the same name
+	return v, subject, err == nil && v.Head().Job == c.joined.RunID // else it belongs to an earlier run of the same name
 }
 
-// newRouting makes the routing of keys to the owners of their rows. Rows of quiet tables are not asked for.
+// newRouting returns the routing of keys to the owners of their rows. Rows of quiet tables are not requested.
 func (c *connection) newRouting(dims []int, quiet []bool) *routing {
 	routing := newRouting(dims, len(c.links), c.job.ChunkBytes/4, func(table int, key uint64) int {
 		return c.place.OwnerOfKey(schema.Table(table), key)
@@ -451,7 +450,7 @@ func (c *connection) newRouting(dims []int, quiet []bool) *routing {
 	return routing
 }
 
-// drainLog is a log in which what is a warning while a trainer is needed is none any more once it may leave.
+// drainLog is a handler that logs warnings at level debug once the trainer may leave.
 type drainLog struct {
 	slog.Handler
 	mayLeave func() bool
@@ -471,7 +470,7 @@ func (f drainLog) Enabled(ctx context.Context, level slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (f drainLog) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level = f.level(r.Level); !f.Handler.Enabled(ctx, r.Level) { // it may leave since Enabled was asked
+	if r.Level = f.level(r.Level); !f.Handler.Enabled(ctx, r.Level) { // mayLeave may have changed since Enabled
 		return nil
 	}
 	return f.Handler.Handle(ctx, r)
@@ -487,7 +486,7 @@ func (f drainLog) WithGroup(name string) slog.Handler {
 	return drainLog{f.Handler.WithGroup(name), f.mayLeave}
 }
 
-// logOf is where is told what happens to the way to a server.
+// logOf returns the logger for events of a server's connection.
 func (c *connection) logOf(d *dataServer) *slog.Logger {
 	if d.peer == "" {
 		return c.config.Log
@@ -495,49 +494,48 @@ func (c *connection) logOf(d *dataServer) *slog.Logger {
 	return slog.New(drainLog{c.config.Log.Handler(), c.mayLeave})
 }
 
-// mayLeave reports whether the other trainers may leave, and their data servers with them: this one has all results of
-// what it was to run.
+// mayLeave reports whether this trainer has all results of its planned batches, so that other trainers may leave, and
+// stop their data servers.
 func (c *connection) mayLeave() bool {
 	done := c.batch.Load()
 	return done > 0 && done >= c.planned.Load()
 }
 
-// shardLink is the way of gradients to one owner, a shard or another trainer: its window, and the frames that wait for
-// room in it. What this trainer owns itself is not sent: that link has neither server nor window.
+// shardLink sends gradients to one owner, a shard or another trainer: it has the owner's window, and the queue of
+// frames that wait for room in it. The link to this trainer itself has neither server nor window.
 //
-// A frame that finds room leaves at once, on the goroutine that posts it. Without room it waits in the queue, which one
-// goroutine empties in order; so a full window holds up neither the backward pass nor another link. The queue holds
-// nothing but frames that exist anyway: those of the batches that may be open, which are refilled only when their owner
-// has them.
+// post sends a frame at once if the window has room, on the calling goroutine. Otherwise the frame waits in the queue,
+// which one goroutine empties in order, so a full window delays neither the backward pass nor another link. The queue
+// is bounded by the frames of the open batches, which are refilled only after their owner has them.
 type shardLink struct {
 	member schema.Member
 	reduce bool // the owner is a trainer
 	server *dataServer
 	outbox *fabric.Outbox
-	flags  uint32   // of the heads of its frames
-	marks  []uint64 // posted at the end of batch b, at b % len: ahead+1
+	flags  uint32   // flags in the heads of its frames
+	marks  []uint64 // value of posted at the end of batch b, at b % len; ahead+1 entries
 
 	ctx    context.Context    // of the session
-	fail   func(error)        // ends the session
-	run    func(drain func()) // on a goroutine that the session waits for
-	posted uint64             // frames; of the goroutine that calls Run
+	fail   func(error)        // ends the session with an error
+	run    func(drain func()) // starts a goroutine for which the session waits
+	posted uint64             // number of posted frames; used by the goroutine that calls Run
 
 	mu       sync.Mutex // a leaf
 	queue    []posted
 	draining bool          // a goroutine empties the queue
-	left     uint64        // frames that have left
-	moved    chan struct{} // of one: told when a queued frame has left
+	left     uint64        // number of frames sent
+	moved    chan struct{} // capacity 1: a queued frame was sent
 }
 
-// posted is a frame that is to leave.
+// posted is a frame to send.
 type posted struct {
 	subject fabric.Subject
 	frame   fabric.Payload
 	bucket  schema.Bucket
-	times   *bucketTrace // of its batch; nil if not traced
+	times   *bucketTrace // of its batch; nil without a trace
 }
 
-// kind is the token of the subjects of contributions to the owner.
+// kind returns the subject token of contributions to the owner.
 func (l *shardLink) kind(k string) string {
 	if l.reduce {
 		return fabric.KindReduce
@@ -545,8 +543,8 @@ func (l *shardLink) kind(k string) string {
 	return k
 }
 
-// post sends a frame, now or when there is room for it. It does not wait for the window. The frame may not be changed
-// before received says so.
+// post sends a frame, now or when the window has room; it does not wait. The caller must not change the frame until
+// received returns.
 func (l *shardLink) post(p posted) error {
 	l.posted++
 	l.mu.Lock()
@@ -570,7 +568,7 @@ func (l *shardLink) post(p posted) error {
 	return nil
 }
 
-// drain sends what is queued, until nothing is.
+// drain sends the queued frames until the queue is empty.
 func (l *shardLink) drain() {
 	for {
 		l.mu.Lock()
@@ -592,13 +590,13 @@ func (l *shardLink) drain() {
 		l.sent(&p)
 		select {
 		case l.moved <- struct{}{}:
-		default: // told already
+		default: // already signaled
 		}
 	}
 }
 
-// received returns when the frames of batch b-ahead-1 and before may be refilled. That batch is complete, which
-// proves that the owner has them whether or not the acks have arrived; what remains is that none is being sent again.
+// received returns when the frames of batch b-ahead-1 and before may be refilled. That batch is complete, which proves
+// that the owner has its frames even if acks are missing; received waits until none of them is being retransmitted.
 func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
 	if l.outbox == nil {
 		return nil
@@ -616,7 +614,7 @@ func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
 	return l.outbox.DrainedTo(ctx, mark)
 }
 
-// sent notes that a frame has left.
+// sent records that a frame was sent.
 func (l *shardLink) sent(p *posted) {
 	p.times.sent(p.bucket, p.frame.Len())
 	l.mu.Lock()
@@ -624,7 +622,7 @@ func (l *shardLink) sent(p *posted) {
 	l.left++
 }
 
-// emptied waits until so many frames have left.
+// emptied waits until upTo frames were sent.
 func (l *shardLink) emptied(ctx context.Context, upTo uint64) error {
 	for {
 		l.mu.Lock()

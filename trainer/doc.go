@@ -39,8 +39,8 @@
 // ErrJobFailed, when the job was ended for all of its trainers.
 //
 // The session continues after ErrOrder, ErrAgain and ErrRewound, after ErrWorkload from Distinct, Lookup or LookupInto,
-// and after a Refused from ScaleLR or from a Module. After any other error the session has ended, and the program calls
-// Abort with the error.
+// and after a Refused from ScaleLR, Checkpoint or a Module. After any other error the session has ended, and the program
+// calls Abort with the error.
 //
 // # Limits
 //

@@ -10,30 +10,31 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// Who asks for rows, and for parameters that other trainers have. Modules follow.
+// Askers for rows, and for parameters that other trainers own. Modules have the numbers after these.
 const (
 	rowsOfBatch exchange.Asker = iota
-	rowsAsked                  // by Lookup and LookupInto
-	rowsScanned                // by Table
+	rowsAsked                  // Lookup and LookupInto
+	rowsScanned                // Table
 	rowAskers
 	resumeAsked = rowAskers
 	askers      = resumeAsked + 1
 )
 
-// exchanging is a session's exchange as its goroutines share it.
+// exchanging is a session's exchange, shared by its goroutines.
 type exchanging struct {
 	conn  *connection
 	stats *statistics
 
-	wake chan struct{} // of one: told when what is waited for is there
+	wake chan struct{} // capacity 1: what the session waits for has arrived
 
-	mu     sync.Mutex // guards what follows; not held while values are put in place. A leaf but for a trace's
+	mu     sync.Mutex // guards the fields below; not held while values are stored. A leaf except for a trace's
 	x      *exchange.Exchange
-	askers []asker   // who has asked last, by number
-	placed sync.Cond // told when an answer is in place
+	askers []asker   // last asker of each number
+	placed sync.Cond // an answer was stored
 }
 
-// asker puts an answer to one of its requests in place, or keeps it, and sends a request, for the first time or again.
+// asker stores answers to its requests, and sends a request, for the first time or again. take reports whether it keeps
+// the message's memory.
 type asker interface {
 	take(i int, v *schema.View) (kept bool, err error)
 	send(c *connection, i int) error
@@ -45,7 +46,7 @@ func newExchanging(c exchange.Config) *exchanging {
 	return e
 }
 
-// ask opens requests to owners, numbered from first on, for answers.
+// ask opens requests of asker a to owners, numbered from first on.
 func (e *exchanging) ask(who exchange.Asker, a asker, first schema.Sequence, owners []int, now time.Duration,
 	atOnce bool) {
 	e.do(func(x *exchange.Exchange) {
@@ -54,7 +55,7 @@ func (e *exchanging) ask(who exchange.Asker, a asker, first schema.Sequence, own
 	})
 }
 
-// close takes no further answers, and so writes no more to their memory.
+// close takes no further answers, and returns when none is being stored, so their memory is no longer written.
 func (e *exchanging) close(who exchange.Asker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,7 +64,7 @@ func (e *exchanging) close(who exchange.Asker) {
 	}
 }
 
-// do lets the machine know something.
+// do applies an event to the exchange.
 func (e *exchanging) do(event func(*exchange.Exchange)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,19 +72,19 @@ func (e *exchanging) do(event func(*exchange.Exchange)) {
 	e.wakeWaiter()
 }
 
-// get asks the machine something.
+// get returns a value of the exchange.
 func get[T any](e *exchanging, what func(*exchange.Exchange) T) T {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return what(e.x)
 }
 
-// number gives the first of n numbers of requests.
+// number returns the first of n new request numbers.
 func (e *exchanging) number(n int) schema.Sequence {
 	return get(e, func(x *exchange.Exchange) schema.Sequence { return x.Number(n) })
 }
 
-// take lets an asker have a part of an answer that it waits for. All others are ignored.
+// take passes a part of an answer to an asker that waits for it, and ignores all others.
 func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, of int) (kept bool, err error) {
 	e.mu.Lock()
 	i, fresh, err := e.x.ClaimAnswer(who, owner, v.Head().Sequence, part, of)
@@ -93,7 +94,7 @@ func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, o
 		return false, err
 	}
 	placed := false
-	defer func() { // also if it panics, since others wait for it
+	defer func() { // also after a panic, since others wait for it
 		e.do(func(x *exchange.Exchange) { x.PlaceAnswer(who, i, part, placed) })
 		e.placed.Broadcast()
 	}()
@@ -109,7 +110,7 @@ func (e *exchanging) wakeWaiter() {
 	}
 	select {
 	case e.wake <- struct{}{}:
-	default: // told already
+	default: // already signaled
 	}
 }
 
@@ -119,7 +120,7 @@ func (e *exchanging) awaitAnswers(ctx context.Context, who exchange.Asker) error
 	return e.await(ctx)
 }
 
-// awaitResults returns when a version above is whole.
+// awaitResults returns when a version greater than above is complete.
 func (e *exchanging) awaitResults(ctx context.Context, above schema.Version) error {
 	usual := time.Duration(0)
 	for _, l := range e.conn.links {
@@ -131,12 +132,12 @@ func (e *exchanging) awaitResults(ctx context.Context, above schema.Version) err
 	return e.await(ctx)
 }
 
-// await does what the exchange says until what it waits for is there. Where ctx ends by ErrAgain, the next wait for the
-// same continues.
+// await performs the exchange's actions until what it waits for has arrived. If ctx ends by ErrAgain, the next wait for
+// the same continues.
 func (e *exchanging) await(ctx context.Context) error {
 	defer e.conn.retry.Stop()
 	for {
-		if err := context.Cause(ctx); err != nil && !errors.Is(err, ErrAgain) { // also where the answer is there by now
+		if err := context.Cause(ctx); err != nil && !errors.Is(err, ErrAgain) { // even if the answer has arrived by now
 			e.do((*exchange.Exchange).Stop)
 			return err
 		}
@@ -172,7 +173,7 @@ func (e *exchanging) sendAgain(a *exchange.Actions) error {
 	return e.sendPulls(a.Pulls)
 }
 
-// sendPulls asks for results. What this trainer adds up itself is not there because a contribution is not.
+// sendPulls requests results. It skips this trainer's own sums: they are missing because a contribution is.
 func (e *exchanging) sendPulls(pulls []exchange.Pull) error {
 	for _, p := range pulls {
 		if e.conn.links[p.Owner].outbox == nil {

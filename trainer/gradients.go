@@ -8,10 +8,10 @@ import (
 	"gradbus/schema"
 )
 
-// denseSums adds the dense gradients of the hosted lanes up the lane tree, chunk by chunk, while the backward pass of
-// each lane runs. All dense parameters lie in one flat space, in the order in which their buckets are sent; chunks cut
-// it. As soon as a lane's parameters up to the end of a chunk are final, the chunk is added to what earlier lanes left,
-// and where that completes a hosted node the sum goes to the node's frame.
+// denseSums sums the dense gradients of the hosted lanes up the lane tree, chunk by chunk, during the backward pass of
+// each lane. All dense parameters are one flat space, in the order in which their buckets are sent; chunks cut it. As
+// soon as a lane's parameters up to the end of a chunk are final, the chunk is added to the sums of earlier lanes. If
+// that completes a hosted node, the sum goes to the node's frame.
 type denseSums struct {
 	backend cuda.Backend
 	lanes   int // of the job
@@ -20,20 +20,20 @@ type denseSums struct {
 	slots   [][]float32 // each as long as the flat space
 	rounder rounder
 
-	// frame is where the sum of a node over a chunk goes, in the type in which gradients travel; closed says that it is
-	// there.
+	// frame returns the memory for the sum of a node over a chunk, in the type of gradients in frames. closed is called
+	// when the sum is there.
 	frame  func(node, chunk int) cuda.Vector
 	closed func(node, chunk int) error
 
 	// residuals are the rounding errors of each hosted node, as long as the flat space; nil without error feedback.
 	residuals [][]float32
 
-	held    bool     // a lane's gradients are added up when all of them are final, not as they become so
+	held    bool     // a lane's gradients are added when all of them are final, instead of one by one
 	now     laneSums // the lane being computed
-	touched []bool   // of each parameter: its gradient was asked for
-	final   []bool   // of each parameter: its gradient will not change any more
+	touched []bool   // [parameter] its gradient was requested
+	final   []bool   // [parameter] its gradient will not change any more
 	params0 int      // parameters before this one are final
-	chunk   int      // chunks before this one are added up
+	chunk   int      // chunks before this one are added
 }
 
 // span is a range of the flat space.
@@ -60,13 +60,13 @@ func (d *denseSums) begin(l laneSums) {
 	clear(d.final)
 }
 
-// grad is where the lane's gradient of a parameter is to be written. What it holds before is unspecified.
+// grad returns the memory for the lane's gradient of a parameter. Its initial content is undefined.
 func (d *denseSums) grad(param int) []float32 {
 	d.touched[param] = true
 	return d.slots[d.now.slot][d.params[param].lo:d.params[param].hi]
 }
 
-// done declares a gradient final and adds up the chunks that this completes. A gradient that was not asked for is zero.
+// done marks a gradient as final and adds the chunks that this completes. A gradient that was not requested is zero.
 func (d *denseSums) done(param int) error {
 	if d.final[param] {
 		return nil
@@ -81,7 +81,7 @@ func (d *denseSums) done(param int) error {
 	return d.addFinal()
 }
 
-// addFinal adds up the chunks that are final.
+// addFinal adds the chunks that are final.
 func (d *denseSums) addFinal() error {
 	for d.params0 < len(d.params) && d.final[d.params0] {
 		d.params0++
@@ -98,7 +98,7 @@ func (d *denseSums) addFinal() error {
 	return nil
 }
 
-// end declares all gradients of the lane final.
+// end marks all gradients of the lane as final.
 func (d *denseSums) end() error {
 	for i := range d.params {
 		if err := d.done(i); err != nil {
@@ -108,16 +108,16 @@ func (d *denseSums) end() error {
 	return d.addFinal()
 }
 
-// finite reports whether the lane's gradients, which are final now, have finite values alone. Only where they are held
-// can it be told that nothing of the lane has left.
+// finite reports whether the lane's gradients, which it marks as final, have only finite values. It requires held, so
+// that nothing of the lane has been added.
 func (d *denseSums) finite() bool {
 	for i := range d.params {
-		_ = d.done(i) // which adds nothing
+		_ = d.done(i) // adds nothing
 	}
 	return d.backend.FirstNonFinite(cuda.Float32s(d.slots[d.now.slot])) < 0
 }
 
-// finish does what follows a lane that was added up before.
+// finish does the additions that follow a lane that was added before.
 func (d *denseSums) finish(late laneSums) error {
 	d.now = late
 	for chunk := range d.chunks {
@@ -128,7 +128,7 @@ func (d *denseSums) finish(late laneSums) error {
 	return nil
 }
 
-// keepResiduals turns error feedback on, for a number of hosted nodes. All residuals begin at zero.
+// keepResiduals enables error feedback for a number of hosted nodes. All residuals begin at zero.
 func (d *denseSums) keepResiduals(nodes int) {
 	d.residuals = make([][]float32, nodes)
 	for i := range d.residuals {
@@ -136,8 +136,8 @@ func (d *denseSums) keepResiduals(nodes int) {
 	}
 }
 
-// add brings the lane's values of a chunk up the tree as far as its subtrees are complete. What completes a hosted node
-// goes to the node's frame, rounded once where that holds 16 bits.
+// add adds the lane's values of a chunk up the tree as far as subtrees are complete. The sum of a complete hosted node
+// goes to the node's frame, rounded once if the frame has 16-bit values.
 func (d *denseSums) add(chunk int) error {
 	at, node := d.chunks[chunk], d.now.closes
 	inFrame := false
@@ -168,7 +168,7 @@ func (d *denseSums) add(chunk int) error {
 	return d.closed(node, chunk)
 }
 
-// vectorOf is the values of a frame, of whichever type.
+// vectorOf returns the values of a frame of any type.
 func vectorOf(f *schema.Frame) cuda.Vector {
 	if f.DType() == schema.DTypeFloat32 {
 		return cuda.Float32s(f.Float32s())
@@ -176,7 +176,7 @@ func vectorOf(f *schema.Frame) cuda.Vector {
 	return halfVector(f.DType(), f.Halves())
 }
 
-// halfVector is a vector of 16-bit values, given by their bits.
+// halfVector returns a vector of 16-bit values from their bits.
 func halfVector(dtype schema.DType, bits []uint16) cuda.Vector {
 	if dtype == schema.DTypeFloat16 {
 		return cuda.Float16s(bits)
@@ -184,11 +184,10 @@ func halfVector(dtype schema.DType, bits []uint16) cuda.Vector {
 	return cuda.BFloat16s(bits)
 }
 
-// rounder runs the backend's kernels where sums become what travels. It keeps their arguments, so that a call allocates
-// nothing.
+// rounder runs the backend's kernels that turn sums into frames. It stores their arguments, so calls allocate nothing.
 //
-// Error feedback, with 16 bits only: a node's residual r over a chunk begins at +0 and carries what rounding takes away
-// to the next batch in which the node has samples. All in float32 but for q, which is what travels:
+// Error feedback, with 16 bits only: a node's residual r over a chunk begins at +0. It carries the rounding error to
+// the next batch in which the node has samples. All values are float32 except q, which is sent:
 //
 //	t  = s + r        s is the sum over the node's lanes
 //	q  = round(t)     to nearest even; beyond the type's range it is infinite, and the shard refuses it
@@ -204,17 +203,17 @@ func newRounder(backend cuda.Backend) rounder {
 	return rounder{backend: backend, terms: make([]cuda.Term, 2), less: cuda.SGD{LR: 1}}
 }
 
-// sum writes left + right, sums over two neighbouring nodes of the tree, to out: once rounded where it has 16 bits. out
-// may be the memory of either.
+// sum writes left + right, sums over two neighboring nodes of the tree, to out, rounded once if out has 16-bit values.
+// out may be the memory of either.
 func (r *rounder) sum(lanes int, leftNode, rightNode lane.Node, left, right []float32, out cuda.Vector) error {
 	r.terms[0] = cuda.Term{First: uint16(leftNode.First), Count: leftNode.Count, Values: cuda.Float32s(left)}
 	r.terms[1] = cuda.Term{First: uint16(rightNode.First), Count: rightNode.Count, Values: cuda.Float32s(right)}
 	return r.backend.Average(cuda.Average{Lanes: lanes, Weight: 1, Out: out, Terms: r.terms})
 }
 
-// round writes x to out, which shares no memory with it.
+// round writes x to out, which must not share its memory.
 //
-//	{1, 1.00390625, 1.01171875}  ->  bfloat16 {1, 1, 1.015625}: ties go to the even one
+//	{1, 1.00390625, 1.01171875}  ->  bfloat16 {1, 1, 1.015625}: ties to even
 func (r *rounder) round(out cuda.Vector, x []float32) error {
 	if out.Len() == 0 {
 		return nil
@@ -226,8 +225,8 @@ func (r *rounder) round(out cuda.Vector, x []float32) error {
 	return r.backend.Average(cuda.Average{Lanes: 1, Weight: 1, Out: out, Terms: r.terms[:1]})
 }
 
-// feedBack adds the residual to a sum, writes that to out, rounded, and what the rounding took away to the residual.
-// The sum is overwritten.
+// feedBack adds the residual to a sum, writes the rounded result to out, and the rounding error to residual. It
+// overwrites sum.
 //
 //	sum {1}, residual {0.00390625}, bfloat16  ->  out {1}, residual {0.00390625}
 //	sum {1}, residual {0.005}                 ->  out {1.0078125}, residual {-0.0028125}

@@ -11,21 +11,22 @@ import (
 	"gradbus/shard/state"
 )
 
-// In a job that restarts (schema.Job.Rewinds) no trainer can take over a slot. Were a trainer to leave at once that is
-// told to end, the others would compute again what they have since the newest version. So it says that it leaves, and
-// trains on until a version has become durable. The run ends then, and the others continue from there without it.
+// In a job that restarts (schema.Job.Rewinds) no trainer can take over a slot. If a trainer that is told to stop left
+// at once, the others would recompute all batches since the newest durable version. So it announces that it leaves, and
+// trains on until a version is durable. Then the run ends, and the others continue from there without it.
 
-// leavingMax is for how long it does.
+// leavingMax bounds that time.
 const leavingMax = 20 * time.Second
 
-// untilDurable is the context of a run of batches that is to end with ctx, though later where the others would go back.
+// untilDurable returns the context of a run of batches. It ends with ctx, but later if the other trainers would have to
+// rewind.
 func (c *connection) untilDurable(ctx context.Context) (context.Context, func()) {
 	if c.job.Policy != schema.PolicyRecover || !c.job.Rewinds() || c.job.Trainers == 1 || !c.joined.Durable {
 		return ctx, func() {}
 	}
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if errors.Is(context.Cause(ctx), context.Canceled) { // and has not failed
+		if errors.Is(context.Cause(ctx), context.Canceled) { // the program was told to stop, and has not failed
 			c.sendLeaving(longer)
 		}
 		cancel(context.Cause(ctx))
@@ -60,9 +61,10 @@ func (c *connection) sendLeaving(ctx context.Context) {
 	}
 }
 
-// setFail makes what ends the session. In a job within this process that stays readable (schema.Job.StaysReadable), a
-// value that is not finite ends the training alone: shards and parameters still have the version before, which the
-// session continues to give. Between processes it ends the session, since other trainers wait.
+// setFail sets fail, which ends the session. In a job within this process that stays readable
+// (schema.Job.StaysReadable), a value that is not finite ends only the training: shards and parameters still have the
+// previous version, which the session continues to return. Between processes it ends the session, since other trainers
+// wait.
 func (c *connection) setFail() {
 	own, end := context.WithCancelCause(context.Background())
 	trainable, stop := context.WithCancelCause(own)
@@ -82,20 +84,21 @@ func (c *connection) setFail() {
 	}
 }
 
-// isNonFinite reports that a value was not finite, in a gradient or in what was computed of one.
+// isNonFinite reports whether err is that of a value that is not finite, in a gradient or in what was computed from
+// one.
 func isNonFinite(err error) bool {
 	_, computed := errors.AsType[*state.NonFiniteError](err)
 	return computed || errors.Is(err, &Refused{Reason: schema.ReasonNonFinite.String()})
 }
 
-// noteDurable notes a version that is durable.
+// noteDurable records a durable version.
 func (c *connection) noteDurable(v schema.Version) {
 	for last := c.durable.Load(); last < uint64(v) && !c.durable.CompareAndSwap(last, uint64(v)); {
 		last = c.durable.Load()
 	}
 }
 
-// withDurable says of an error that ends the job which version of it is on disk.
+// withDurable adds the newest durable version to an error that ends the job.
 func (c *connection) withDurable(err error) error {
 	v := schema.Version(c.durable.Load())
 	ends := isNonFinite(err) || errors.Is(err, ErrJobFailed) || isFrameRefused(err)
@@ -106,7 +109,7 @@ func (c *connection) withDurable(err error) error {
 		"on from there", err, c.job.Counted(v))
 }
 
-// withStart says of an error that ends a job whose shards keep nothing how a new one begins with what was learned.
+// withStart adds to an error that ends a job without state on shards how a new job begins with a saved model.
 func (c *connection) withStart(err error) error {
 	if !errors.Is(err, ErrServerLost) && !errors.Is(err, errPeerLost) && !errors.Is(err, ErrJobFailed) {
 		return err
@@ -148,7 +151,7 @@ func (c *connection) sendLeave(ctx context.Context, reason string) error {
 	return nil
 }
 
-// isInterrupt reports that a program was told to end, and has not failed.
+// isInterrupt reports whether a program was told to stop, and has not failed.
 func isInterrupt(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
 }

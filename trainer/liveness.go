@@ -15,33 +15,34 @@ import (
 )
 
 const (
-	// graceOfCoordinator is added to the deadline for the coordinator's own silence, so that it speaks first.
+	// graceOfCoordinator is added to the deadline for the coordinator's silence, so that the coordinator's own message
+	// comes first.
 	graceOfCoordinator = 2 * time.Second
-	// pauseTold is for how long after a pause of this process an error says that there was one, besides the job's
-	// deadline: what follows from it shows by then.
+	// pauseTold is how long after a suspension of this process, beyond the job's deadline, errors mention it.
+	// Consequences show by then.
 	pauseTold = 30 * time.Second
 )
 
-// watch measures the silence of members that the session depends on: the coordinator, the control server, and servers
-// of shards (dataServer.lost). Goroutines of fabric record events, and keepTime checks.
+// watch measures the silence of the members on which the session depends: the coordinator, the control server, and
+// servers of shards (dataServer.lost). Goroutines of fabric record events, and keepTime checks them.
 type watch struct {
-	mu          sync.Mutex       // guards what follows, and lost of all servers. A leaf
+	mu          sync.Mutex       // guards the fields below, and lost of all servers. A leaf
 	ticks       liveness.Ticks   // of keepTime
-	coordinator liveness.Peer    // heard of by heartbeats and control messages
-	control     liveness.Silence // since the control server is out of reach
-	disowned    liveness.Silence // since a shard has said that it does not know the job
-	pause       time.Duration    // for which this process last did not run
-	paused      liveness.Silence // since the end of that
+	coordinator liveness.Peer    // last heartbeat or control message
+	control     liveness.Silence // since the control server became unreachable
+	disowned    liveness.Silence // since a shard answered that it does not know the job
+	pause       time.Duration    // length of the last suspension of this process
+	paused      liveness.Silence // since the end of that suspension
 }
 
-// note has what is seen noted.
+// note calls see with the lock held.
 func (w *watch) note(see func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	see()
 }
 
-// lasts says for how long something has lasted, and whether it does.
+// lasts returns how long s has lasted, and whether it still lasts.
 func (w *watch) lasts(s *liveness.Silence, now time.Time) (long time.Duration, lasts bool) {
 	w.note(func() { long, lasts = s.For(now), s.Lasts() })
 	return long, lasts
@@ -52,8 +53,8 @@ func (c *connection) deadline() time.Duration {
 	return time.Duration(c.joined.DeadlineMS) * time.Millisecond
 }
 
-// excusePause is called at each tick, and takes a time in which this process did not run out of every silence.
-// The coordinator says whether the job continued without this trainer.
+// excusePause is called at each tick. It subtracts a suspension of this process from every silence. The coordinator
+// decides whether the job continued without this trainer.
 func (c *connection) excusePause(now time.Time) {
 	w := &c.watch
 	w.mu.Lock()
@@ -74,13 +75,13 @@ func (c *connection) excusePause(now time.Time) {
 		"for", pause.Round(100*time.Millisecond).String())
 }
 
-// stuck reports whether keepTime has stood still for longer than the job's deadline.
+// stuck reports whether keepTime has not run for longer than the job's deadline.
 func (c *connection) stuck(now time.Time) (stuck bool) {
 	c.watch.note(func() { stuck = c.watch.ticks.Since(now) > c.deadline() })
 	return stuck
 }
 
-// withPause says of an error that this process did not run a while ago: what it tells of may have come of that.
+// withPause adds a recent suspension of this process to an error, since it may be the cause.
 func (c *connection) withPause(err error) error {
 	if errors.Is(err, ErrLeft) {
 		return err
@@ -88,7 +89,7 @@ func (c *connection) withPause(err error) error {
 	w, now := &c.watch, time.Now()
 	w.mu.Lock()
 	length, ago, paused := w.pause, w.paused.For(now), w.paused.Lasts()
-	if p := w.ticks.Pause(now, c.deadline()); p > 0 { // whose end the reader of messages saw first
+	if p := w.ticks.Pause(now, c.deadline()); p > 0 { // the reader of messages saw its end first
 		length, ago, paused = p, 0, true
 	}
 	w.mu.Unlock()
@@ -103,12 +104,12 @@ func (c *connection) withPause(err error) error {
 		length.Round(100*time.Millisecond), until)
 }
 
-// checkSilence says whom to give up: a server of shards after ReconnectTimeout, control and the coordinator after the
-// job's deadline.
+// checkSilence returns an error if a member has been silent for too long: a server of shards for ReconnectTimeout, the
+// control server and the coordinator for the job's deadline.
 func (c *connection) checkSilence(now time.Time) error {
 	for _, d := range c.servers {
 		if d.peer != "" && !c.training.Load() {
-			continue // it may have left; who is needed for the next batch is told then
+			continue // it may have left; the next batch finds out which trainers it needs
 		}
 		if gone, _ := c.watch.lasts(&d.lost, now); gone > c.config.ReconnectTimeout {
 			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", d.lostError(), d.name(),
@@ -118,7 +119,7 @@ func (c *connection) checkSilence(now time.Time) error {
 	deadline, server := c.deadline(), c.config.serverName()
 	unknown, _ := c.watch.lasts(&c.watch.disowned, now)
 	disowned := unknown > c.config.RetryAfter
-	if gone, lost := c.watch.lasts(&c.watch.control, now); lost { // the coordinator then ends the job unheard
+	if gone, lost := c.watch.lasts(&c.watch.control, now); lost { // the coordinator may have ended the job unheard
 		if gone > deadline || disowned {
 			return fmt.Errorf("%w: control server %s has been out of reach for %v (deadline %v), at batch %d of job %s",
 				ErrServerLost, server, gone.Round(100*time.Millisecond), deadline, c.Version(), c.job.Name)
@@ -137,7 +138,7 @@ func (c *connection) checkSilence(now time.Time) error {
 	return nil
 }
 
-// connected says that no server is out of reach.
+// connected reports whether all servers are reachable.
 func (c *connection) connected() (all bool) {
 	c.watch.note(func() {
 		lost := func(d *dataServer) bool { return d.lost.Lasts() }
@@ -146,17 +147,17 @@ func (c *connection) connected() (all bool) {
 	return all
 }
 
-// noteHeard notes a sign of life of the coordinator.
+// noteHeard records a message of the coordinator.
 func (c *connection) noteHeard(from string) {
 	if from == string(schema.Coordinator) {
 		c.watch.note(func() {
 			c.watch.coordinator.Begin(time.Now())
-			c.watch.disowned.End() // by another ps, which does not know of this one
+			c.watch.disowned.End() // it came from another ps, which does not know this run
 		})
 	}
 }
 
-// dataChanged is told by fabric how a server of shards fares.
+// dataChanged handles a change of the connection to a server of shards.
 func (c *connection) dataChanged(d *dataServer, state fabric.State) {
 	switch state {
 	case fabric.Lost:
@@ -180,8 +181,8 @@ func (c *connection) dataChanged(d *dataServer, state fabric.State) {
 	}
 }
 
-// controlChanged is told by fabric how the server fares that the coordinator is heard by. Training continues without it
-// for as long as the job's deadline.
+// controlChanged handles a change of the connection to the control server. Training continues without it for the job's
+// deadline.
 func (c *connection) controlChanged(state fabric.State) {
 	switch state {
 	case fabric.Lost:
@@ -190,9 +191,9 @@ func (c *connection) controlChanged(state fabric.State) {
 			c.joined.Member)
 		c.serverLost()
 	case fabric.Back:
-		c.noteHeard(string(schema.Coordinator)) // who could not be heard
+		c.noteHeard(string(schema.Coordinator)) // it could not be heard
 		c.watch.note(c.watch.control.End)
-		c.heartbeatDue.Store(true) // a restarted ps says that it does not know the job
+		c.heartbeatDue.Store(true) // a restarted ps answers that it does not know the job
 		c.config.Log.Info("control server back", "control", c.config.serverName(), "job", c.job.Name, "member",
 			c.joined.Member)
 	case fabric.Closed:
@@ -200,20 +201,20 @@ func (c *connection) controlChanged(state fabric.State) {
 	}
 }
 
-// A ps may stand by for the one that has the job: the coordinator says where it is. When a server is lost, the session
-// asks there whether it is lost for good. If so the session ends, and the trainer joins there (restart).
+// A ps may hold the replica of the job's ps; the coordinator announces its address. When a server is lost, the session
+// asks the replica's ps whether the run is lost. If so, the session ends, and the trainer joins there (restart).
 
-// askEvery is the time between two questions to a ps that stands by, and between two joins there.
+// askEvery is the interval between two queries of the replica's ps, and between two joins there.
 const askEvery = 20 * time.Millisecond
 
-// setStandby sets where the job continues when its ps is lost.
+// setStandby sets the address where the job continues if its ps is lost.
 func (c *connection) setStandby(url string) {
 	if url != "" {
 		c.standby.Store(&url)
 	}
 }
 
-// standbyAt returns where the job continues when its ps is lost; empty without a standby.
+// standbyAt returns the address where the job continues if its ps is lost; empty without a replica.
 func (c *connection) standbyAt() string {
 	if url := c.standby.Load(); url != nil {
 		return *url
@@ -221,7 +222,7 @@ func (c *connection) standbyAt() string {
 	return ""
 }
 
-// serverLost asks the standby until servers are back. It may be called again.
+// serverLost asks the replica's ps until servers are reachable again. Repeated calls are harmless.
 func (c *connection) serverLost() {
 	c.ending.Lock()
 	defer c.ending.Unlock()
@@ -245,7 +246,8 @@ func (c *connection) serverLost() {
 	}()
 }
 
-// askStandby asks until servers are back, or the answer is that the run is lost: then the session ends.
+// askStandby asks until servers are reachable again, or until the answer is that the run is lost; then it ends the
+// session.
 func (c *connection) askStandby(url string) error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.config.AnswerWithin)
 	defer cancel()
@@ -255,7 +257,7 @@ func (c *connection) askStandby(url string) error {
 		if a, ok := client.Answer(m.Data); ok && a.Lost != nil && a.Lost.Run == c.joined.RunID {
 			select {
 			case answers <- *a.Lost:
-			default: // it has one
+			default: // one answer is enough
 			}
 		}
 		m.Release()
@@ -287,13 +289,13 @@ func (c *connection) askStandby(url string) error {
 	return nil
 }
 
-// atStandby returns the configuration for a join at the standby.
+// atStandby returns the configuration for a join at the replica's ps.
 func (c Config) atStandby() Config {
 	c.Server, c.CredsFile, c.standby = c.standby, "", ""
 	return c
 }
 
-// redirected sets Server to where the standby says that the job is. It reports whether to join there.
+// redirected sets Server to the address of the job in a refusal, and reports whether there is one.
 func (c *Config) redirected(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
 	if !ok || r.server == "" {
@@ -303,7 +305,7 @@ func (c *Config) redirected(err error) bool {
 	return true
 }
 
-// gone are the trainers whose data servers are out of reach.
+// gone returns the trainers whose data servers are unreachable.
 func (c *connection) gone() map[schema.Member]bool {
 	all := map[schema.Member]bool{}
 	for _, d := range c.servers {

@@ -12,26 +12,26 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// lookups are the requests for the rows of one batch: built while the batch before is still under way, sent to all
-// shards at once. Frames and memory are reused from batch to batch. Who has claimed an answer (exchanging) places its
-// rows without a lock.
+// lookups are the requests for the rows of one batch. They are built while the previous batch is under way, and sent to
+// all shards at once. Frames and memory are reused. The goroutine that claimed an answer (exchanging) stores its rows
+// without a lock.
 type lookups struct {
 	*exchanging
 	who     exchange.Asker
 	routing *routing
 	tables  *tables
 	place   *schema.Placement
-	// replicas has the rows of the tables that are not asked for
+	// replicas has the rows of the tables that are not requested.
 	replicas *replicas
 
 	head     schema.Head
 	requests []lookup
-	owners   []int           // of requests
-	first    schema.Sequence // number of requests[0]; the others' follow
-	sent     bool            // since they were built
+	owners   []int           // shard of each request
+	first    schema.Sequence // number of requests[0]; the others follow
+	sent     bool            // requests were sent since build
 	frames   []*schema.Frame
 
-	// over is told that a shard's rounds before a version are over, by the head of its rows; nil if not
+	// over records, by the head of a shard's rows, that the shard's rounds before their version are over; nil if not
 	// needed.
 	over func(shard int, h *schema.Head) error
 }
@@ -40,24 +40,24 @@ type lookups struct {
 type lookup struct {
 	shard  int
 	pieces []piece
-	bags   []bagPiece // in place of pieces: bags that the shard pools
+	bags   []bagPiece // instead of pieces: bags that the shard pools
 	frame  *schema.Frame
 	sealed []byte
-	behind schema.Batch // the rows are of the version so many batches before
+	behind schema.Batch // the rows are of the version this many batches earlier
 }
 
 func newLookups(s *routing, t *tables, place *schema.Placement, e *exchanging, who exchange.Asker) *lookups {
 	return &lookups{exchanging: e, who: who, routing: s, tables: t, place: place}
 }
 
-// assign finds the owners of the distinct keys of the tables, and asks for no rows.
+// assign routes the distinct keys of the tables, and makes no requests.
 func (l *lookups) assign() {
 	l.close(l.who)
 	l.routing.assign(l.tables.keys)
 	l.requests = l.requests[:0]
 }
 
-// build makes the requests for the distinct keys of the tables. head is what all frames of the batch have in common.
+// build makes the requests for the distinct keys of the tables. head has the common fields of the batch's frames.
 func (l *lookups) build(head schema.Head) error {
 	l.assign()
 	l.head, l.sent, l.owners = head, false, l.owners[:0]
@@ -112,7 +112,7 @@ func (l *lookups) fill(i int) error {
 	return nil
 }
 
-// kind is the token of the request's subject.
+// kind returns the subject token of the request.
 func (r *lookup) kind() string {
 	if r.bags != nil {
 		return fabric.KindPool
@@ -120,18 +120,17 @@ func (r *lookup) kind() string {
 	return fabric.KindLookup
 }
 
-// begin makes room for the rows and opens the requests for answers, which can come at once or are parked.
+// begin sizes the rows and opens the requests. atOnce: shards can answer at once; otherwise they park the requests.
 func (l *lookups) begin(now time.Duration, atOnce bool) {
 	l.tables.size()
 	l.ask(l.who, l, l.first, l.owners, now, atOnce)
 }
 
-// fit reports whether a shard that keeps so many bytes of lookups until their rows are there has room for all of its
-// requests.
+// fit reports whether each shard, which can park parked bytes of lookups, has room for its requests.
 func (l *lookups) fit(parked int64) bool {
 	bytes, last := int64(0), -1
 	for i := range l.requests {
-		r := &l.requests[i] // those of a shard follow each other
+		r := &l.requests[i] // requests of a shard are adjacent
 		if r.shard != last {
 			bytes, last = 0, r.shard
 		}
@@ -142,14 +141,14 @@ func (l *lookups) fit(parked int64) bool {
 	return true
 }
 
-// send sends a request.
+// send sends request i.
 func (l *lookups) send(c *connection, i int) error {
 	r := &l.requests[i]
 	link := c.links[r.shard]
 	return link.publish(c.subject(r.kind(), link.member).WithBatch(uint64(l.head.Batch)), r.sealed)
 }
 
-// take places the rows of an answer. It fails on one that a correct shard cannot have given.
+// take stores the rows of an answer. It fails on an answer that no correct shard sends.
 func (l *lookups) take(i int, v *schema.View) (kept bool, err error) {
 	h, r := v.Head(), &l.requests[i]
 	if h.Batch != l.head.Batch {
@@ -167,7 +166,7 @@ func (l *lookups) take(i int, v *schema.View) (kept bool, err error) {
 	return false, err
 }
 
-// put copies the rows of an answer to where they belong. Different requests have different rows.
+// put copies the rows of an answer to their place. Requests have disjoint rows.
 func (l *lookups) put(r *lookup, v *schema.View) error {
 	if r.bags != nil {
 		return l.takeBags(r, v)
@@ -187,7 +186,7 @@ func (l *lookups) put(r *lookup, v *schema.View) error {
 	return nil
 }
 
-// placeRows copies row i of from to row at[i] of to. Where one shard holds everything that is one copy.
+// placeRows copies row i of from to row at[i] of to. If one shard has all rows, it is one copy.
 func placeRows(to []float32, dim int, at []int32, from []float32) {
 	if n := len(at); n > 0 && int(at[n-1]-at[0]) == n-1 {
 		copy(to[int(at[0])*dim:][:n*dim], from)
@@ -198,7 +197,7 @@ func placeRows(to []float32, dim int, at []int32, from []float32) {
 	}
 }
 
-// takeRows is the reverse: it copies row at[i] of from to row i of to.
+// takeRows copies row at[i] of from to row i of to.
 func takeRows[T any](to []T, dim int, at []int32, from []T) {
 	if n := len(at); n > 0 && int(at[n-1]-at[0]) == n-1 {
 		copy(to[:n*dim], from[int(at[0])*dim:])
@@ -209,8 +208,8 @@ func takeRows[T any](to []T, dim int, at []int32, from []T) {
 	}
 }
 
-// fetch gets the rows of lookups, which may have been sent before: it asks all shards at once. What came before them is
-// complete, so shards can answer.
+// fetch waits for the rows of the lookups, and sends them to all shards first if they were not sent. The earlier
+// batches are complete, so shards can answer at once.
 func (l *lookups) fetch(ctx context.Context) error {
 	if !l.sent {
 		if err := l.askFor(true); err != nil {
@@ -223,7 +222,7 @@ func (l *lookups) fetch(ctx context.Context) error {
 	return l.awaitAnswers(ctx, l.who)
 }
 
-// askAhead sends lookups of a batch whose rows need not be there yet, if shards have room to keep them until then.
+// askAhead sends lookups of a batch whose rows may not exist yet, if shards have room to park them.
 func (l *lookups) askAhead() error {
 	if !l.fit(l.conn.joined.ParkedBytes) {
 		return nil
@@ -231,7 +230,7 @@ func (l *lookups) askAhead() error {
 	return l.askFor(false)
 }
 
-// askFor sends lookups. From here on until the last answer nothing else may use the rows.
+// askFor sends the lookups. Until the last answer nothing else may use the rows.
 func (l *lookups) askFor(atOnce bool) error {
 	l.begin(l.conn.since(), atOnce)
 	l.sent = true
@@ -243,21 +242,21 @@ func (l *lookups) askFor(atOnce bool) error {
 	return nil
 }
 
-// Lookups of bags: what a shard pools is asked for with the bags' keys, lane by lane, and answered by one row a bag.
+// Lookups of bags: a request has the keys of bags, lane by lane, and the answer has one pooled row per bag.
 
 // bagPiece is a run of one lane's bags of one table within one request. Bags without keys are left out.
 type bagPiece struct {
 	table, lane int
-	dim         int // columns that the shard has
-	column      int // the first of them
-	first       int // of laneBags.full
+	dim         int // number of columns on the shard
+	column      int // first of them
+	first       int // index in laneBags.full
 	count       int
-	firstKey    int // of the lane's keys
+	firstKey    int // index of the first key among the lane's keys
 	keys        int
 }
 
-// addBags appends the requests for what a shard pools: no more in one than fits a chunk, whose answer is no larger than
-// one either. A bag that is larger travels alone.
+// addBags appends the requests for bags that a shard pools. A request and its answer fit a chunk each; a larger bag
+// gets a request of its own.
 func (l *lookups) addBags(shard int) {
 	var now []bagPiece
 	values, room := 0, 0
@@ -304,7 +303,7 @@ func bagsLayout(pieces []bagPiece) schema.Layout {
 	return l
 }
 
-// fillBags writes a request.
+// fillBags writes a request for bags.
 func (l *lookups) fillBags(r *lookup) {
 	f := r.frame
 	keys, offsets := f.Keys(), f.Offsets()
@@ -320,7 +319,7 @@ func (l *lookups) fillBags(r *lookup) {
 	}
 }
 
-// takeBags places the pooled rows of an answer.
+// takeBags stores the pooled rows of an answer.
 func (l *lookups) takeBags(r *lookup, v *schema.View) error {
 	sections, bags := v.Sections(), v.Bags()
 	if len(sections) != len(r.bags) || len(bags) != len(r.bags) {

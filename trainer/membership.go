@@ -15,8 +15,8 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// membership is a trainer's slot in one run of a job. Its methods may be called from one goroutine at a time. One that
-// has ended stays so: every call gives the first error.
+// membership is a trainer's slot in one run of a job. Its methods must be called from one goroutine at a time. After it
+// has ended, every call returns the first error.
 type membership struct {
 	*connection
 	left bool
@@ -28,7 +28,7 @@ type membership struct {
 	lookups  *lookups
 	results  *results
 	replicas *replicas
-	reducer  *reducer // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	reducer  *reducer // shard of this trainer's reduce range, in a job that reduces between trainers; else nil
 	share    *share
 	modules  *modules
 	reader   *reader
@@ -36,7 +36,7 @@ type membership struct {
 
 	checkpoints *checkpoints
 
-	run       *run // the run of batches under way; nil between two
+	run       *run // run of batches under way; nil if there is none
 	takeovers takeovers
 
 	receiver     *receiver
@@ -46,7 +46,7 @@ type membership struct {
 	fingerprints *fingerprints
 }
 
-// newMembership builds the membership of a trainer that was admitted. Nothing is sent or subscribed to yet.
+// newMembership builds the membership of a trainer that was admitted. It sends and subscribes to nothing.
 func newMembership(ctx context.Context, c Config, job *schema.Job, joined schema.Joined) (*membership, error) {
 	if joined.Shards < 1 && job.NeedsShards() {
 		return nil, fmt.Errorf("coordinator has %d shards for a job that needs one", joined.Shards)
@@ -89,13 +89,13 @@ func newMembership(ctx context.Context, c Config, job *schema.Job, joined schema
 	return s, nil
 }
 
-// build makes what one batch needs.
+// build makes the parts that one batch needs.
 func (s *membership) build(params *parameters) (err error) {
 	job, lanes := s.job, s.joined.LaneCount
 	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
 	t := newTables(job.Tables, lanes)
 	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0); err != nil {
-		params.state.Close() // close finds it by compute
+		params.state.Close() // close would find it by compute, which is not set
 		return err
 	}
 	owners := s.newRouting(t.dims(), s.replicas.replicated())
@@ -139,7 +139,7 @@ func (s *membership) build(params *parameters) (err error) {
 	return s.buildAround(params)
 }
 
-// buildAround makes what a membership needs around its batches.
+// buildAround makes the parts that a membership needs besides.
 func (s *membership) buildAround(params *parameters) (err error) {
 	if s.modules, err = newModules(s.connection, s.exchange, s.stats, s.activity); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (s *membership) Abort(err error) error {
 	return s.leave(err.Error())
 }
 
-// abortTraining is Abort that ends the job for the others, also where what was committed is complete.
+// abortTraining is Abort, but ends the job for the others even if all committed batches are complete.
 func (s *membership) abortTraining(err error) error {
 	if err != nil && !s.left {
 		s.complete.Store(false)
@@ -192,7 +192,7 @@ func (s *membership) abortTraining(err error) error {
 	return s.Abort(err)
 }
 
-// leave ends the membership; without a reason this trainer is done, or has failed.
+// leave ends the membership. Without a reason, this trainer is done, or its own error is the reason.
 func (s *membership) leave(reason string) error {
 	if s.left {
 		return nil
@@ -218,7 +218,7 @@ func (s *membership) close() {
 	s.ending.Lock()
 	s.fail(ErrLeft)
 	s.ending.Unlock()
-	for _, d := range s.servers { // first, since a frame may be on its way to one that does not read
+	for _, d := range s.servers { // first, since a frame may be on its way to a server that does not read
 		if d.conn != nil {
 			d.conn.Close()
 		}
@@ -244,11 +244,12 @@ func (s *membership) close() {
 const drainEvery = 100 * time.Millisecond
 
 // sendComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the
-// batches before b: by a pull of batch b, which no trainer has begun and to which there is no answer. They may leave then.
+// batches before b, so that they may leave. The message is a pull of batch b, which no trainer has begun and none
+// answers.
 func (s *membership) sendComplete(b schema.Batch) error {
 	for owner, l := range s.links {
 		if !l.reduce || l.outbox == nil || len(s.results.rounds[owner]) == 0 {
-			continue // this trainer itself, or one who has added up nothing
+			continue // this trainer itself, or one without rounds
 		}
 		if err := s.sendPull(exchange.Pull{Owner: owner, Batch: b, Round: s.results.rounds[owner][0]}); err != nil {
 			return err
@@ -257,9 +258,9 @@ func (s *membership) sendComplete(b schema.Batch) error {
 	return nil
 }
 
-// awaitOthers keeps this trainer's results within reach of the others until all of them have said that they need them
-// no more: the data server goes with the session. A trainer whose connection is gone, because it has left, is not
-// waited for, and none for longer than the job's deadline. Where this trainer is in a hurry, that is LeaveWithin.
+// awaitOthers waits until all other trainers have confirmed that they need no further results of this one, whose data
+// server stops with the session. It does not wait for trainers whose connection is gone, and at most for the job's
+// deadline, or with hurry for LeaveWithin.
 func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
 	if s.reducer == nil || s.Err() != nil {
 		return nil
@@ -279,7 +280,7 @@ func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return nil // the coordinator will say who was missing
+			return nil // the coordinator reports the missing trainers
 		case <-s.ctx.Done():
 			return nil
 		}
@@ -287,7 +288,7 @@ func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
 	return nil
 }
 
-// connect dials under the member's name, listens, and starts to give signs of life.
+// connect dials under the member's name, subscribes, and starts heartbeats.
 func (s *membership) connect(ctx context.Context, own *peerServer) error {
 	s.noteHeard(string(schema.Coordinator))
 	s.reconnected = func() { s.exchange.do((*exchange.Exchange).Back) }
@@ -322,7 +323,7 @@ func (s *membership) connect(ctx context.Context, own *peerServer) error {
 	return nil
 }
 
-// listenPeers takes what other trainers contribute to this one's reduce range.
+// listenPeers takes the contributions of other trainers to this one's reduce range.
 func (s *membership) listenPeers(own *peerServer) error {
 	s.peer, own.fail, s.reducer.peer = own, s.fail, own
 	own.opens(s.reducer.receive)
@@ -332,7 +333,7 @@ func (s *membership) listenPeers(own *peerServer) error {
 	return nil
 }
 
-// connectPeers dials the data servers of all other trainers and listens there.
+// connectPeers dials the data servers of all other trainers and subscribes there.
 func (s *membership) connectPeers(ctx context.Context) error {
 	at := map[schema.Member]string{}
 	for _, p := range s.joined.Peers {
@@ -352,8 +353,8 @@ func (s *membership) connectPeers(ctx context.Context) error {
 	return nil
 }
 
-// connectServer dials a server of shards or of another trainer. How long it took to answer is the first guess of how
-// long its shards do. Where a server only leads to shards nothing is known.
+// connectServer dials a server of shards or of another trainer. The time that it took to answer is the first estimate
+// of its round trip, unless the server only forwards to shards.
 func (s *membership) connectServer(ctx context.Context, d *dataServer) error {
 	trip, err := s.connectData(ctx, d, s.receiver.receive)
 	if err != nil || s.config.Route == schema.DataCluster {
@@ -373,18 +374,18 @@ func (s *membership) connectServer(ctx context.Context, d *dataServer) error {
 // tickEvery is the interval at which windows check for missing acks: often enough for their shortest timeout, 50 ms.
 const tickEvery = 10 * time.Millisecond
 
-// keepTime is a goroutine of the session, beside keepReports: it drives the windows, sends heartbeats, and ends the
+// keepTime is a goroutine of the session, besides keepReports. It drives the windows, sends heartbeats, and ends the
 // session when the server or the coordinator has been silent for too long.
 func (s *membership) keepTime() {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	var sent time.Time // the last heartbeat
+	var sent time.Time // time of the last heartbeat
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
-			now := time.Now() // the tick may be an old one, where this process had no processor
+			now := time.Now() // the tick may be old, if this process was not scheduled
 			s.excusePause(now)
 			err := s.checkSilence(now)
 			if err == nil {
@@ -405,7 +406,7 @@ func (s *membership) keepTime() {
 	}
 }
 
-// enter begins with the version that the coordinator said.
+// enter begins at the version of the coordinator's answer.
 func (s *membership) enter(ctx context.Context) error {
 	if s.joined.Version > 0 {
 		return s.resume(ctx)
@@ -413,8 +414,8 @@ func (s *membership) enter(ctx context.Context) error {
 	return s.assign(ctx)
 }
 
-// resume gets the parameters of the version that the trainer begins with: in a job that was resumed, or in the place of
-// a trainer that was lost. Rows come with the first lookup.
+// resume gets the parameters of the version with which the trainer begins, in a resumed job, or in the slot of a lost
+// trainer. Rows come with the first lookup.
 func (s *membership) resume(ctx context.Context) (err error) {
 	ctx, stop := s.running(ctx)
 	defer stop()
@@ -432,8 +433,8 @@ func (s *membership) resume(ctx context.Context) (err error) {
 	return nil
 }
 
-// resumeResults gets the parameters as the results of the batch before, which all shards keep: they are asked for as
-// results are that were lost.
+// resumeResults gets the parameters as the results of the previous batch, which all shards store. It requests them like
+// lost results.
 func (s *membership) resumeResults(ctx context.Context, v schema.Version) error {
 	last := schema.Batch(v) - 1
 	s.compute.params.state.Begin(schema.Version(last))
@@ -446,12 +447,12 @@ func (s *membership) resumeResults(ctx context.Context, v schema.Version) error 
 			return err
 		}
 	}
-	s.exchange.do((*exchange.Exchange).Back) // shards send them only when asked
+	s.exchange.do((*exchange.Exchange).Back) // shards send them only on request
 	return s.exchange.awaitResults(ctx, schema.Version(last))
 }
 
-// assign runs the batches by which the job begins with the values of a model; none where they are drawn. All trainers
-// take part, and the one that has lane 0 gives them.
+// assign runs the batches that store the values of a model, if the job begins with one. All trainers take part; the one
+// with lane 0 sends the values.
 func (s *membership) assign(ctx context.Context) error {
 	start := s.job.StartVersion()
 	if start == 0 {

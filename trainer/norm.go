@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// normEvery is the time between two batches whose gradient is measured, and normShare the part of all time that may
+	// normEvery is the interval between two measured batches. normShare bounds the fraction of time that measurements
 	// take.
 	normEvery = time.Second
 	normShare = 0.002
-	// normValuesMax bounds what the sum over several nodes, or over bags, takes: 64 MiB. A batch with more has no norm.
+	// normValuesMax bounds the memory of a sum over several nodes or over bags: 64 MiB. A larger batch has no norm.
 	normValuesMax = 16 << 20
 )
 
-// gradientNorm measures the gradient of a batch now and then, from what its sender is about to send: dense sums chunk
-// by chunk while they are in the cache, rows before they are cut up. It belongs to the goroutine that calls Run,
-// changes nothing, and measures as seldom as keeps its own cost below normShare.
+// gradientNorm measures the gradient of a batch from time to time, from what its sender is about to send: dense sums
+// chunk by chunk while they are in the cache, rows before they are cut. It belongs to the goroutine that calls Run,
+// changes no value, and keeps its own cost below normShare.
 type gradientNorm struct {
-	on      bool      // of the batch under way
-	next    time.Time // not before
+	on      bool      // the batch under way is measured
+	next    time.Time // earliest time of the next measurement
 	cost    time.Duration
 	squares float64
 	unknown bool // there was no room for all of it
 
-	values []float32      // of a sum over nodes, or over bags: rows of one table by index, or one chunk
-	index  map[uint64]int // of a table's rows by key
+	values []float32      // sum over nodes or bags: rows of one table by index, or one chunk
+	index  map[uint64]int // of a table's rows in values, by key
 }
 
 // begin decides whether a batch is measured.
@@ -38,7 +38,7 @@ func (n *gradientNorm) begin(now time.Time) {
 	n.cost, n.squares, n.unknown = 0, 0, false
 }
 
-// dense takes the sums of all nodes over one chunk. Those without samples do not count.
+// dense adds the sums of all nodes over one chunk. Nodes without samples do not count.
 func (n *gradientNorm) dense(frames [][]*schema.Frame, chunk int, weights []int) {
 	if !n.on {
 		return
@@ -69,7 +69,7 @@ func (n *gradientNorm) dense(frames [][]*schema.Frame, chunk int, weights []int)
 	n.cost += time.Since(began)
 }
 
-// addChunk adds up a chunk over several nodes.
+// addChunk adds a chunk, summed over several nodes.
 func (n *gradientNorm) addChunk(frames [][]*schema.Frame, chunk int, weights []int) {
 	n.values = n.values[:0]
 	var one []float32
@@ -93,7 +93,7 @@ func (n *gradientNorm) addChunk(frames [][]*schema.Frame, chunk int, weights []i
 	n.squares += sumOfSquares(n.values)
 }
 
-// rows takes the row gradients of all nodes.
+// rows adds the row gradients of all nodes.
 func (n *gradientNorm) rows(r *rowSums) {
 	if !n.on {
 		return
@@ -110,14 +110,14 @@ func (n *gradientNorm) rows(r *rowSums) {
 	n.cost += time.Since(began)
 }
 
-// addTable adds up the rows of a table over several nodes, or over bags.
+// addTable adds the rows of a table, summed over several nodes or over bags.
 func (n *gradientNorm) addTable(r *rowSums, table, dim int) {
 	if n.index == nil {
 		n.index = map[uint64]int{}
 	}
 	clear(n.index)
 	n.values = n.values[:0]
-	wide := r.dims[table] // with what is behind a row
+	wide := r.dims[table] // with the count behind a row
 	for node := range r.node {
 		if !r.bags.form[node][table] {
 			sums := &r.node[node][table]
@@ -136,7 +136,7 @@ func (n *gradientNorm) addTable(r *rowSums, table, dim int) {
 	n.squares += sumOfSquares(n.values)
 }
 
-// addBags adds the gradient of each bag to the rows that it has pooled.
+// addBags adds the gradient of each bag to the rows that it pools.
 func (n *gradientNorm) addBags(b *bagGrad, dim int) {
 	for bag := range len(b.offsets) - 1 {
 		gradient := b.values[bag*dim : (bag+1)*dim]
@@ -165,8 +165,8 @@ func (n *gradientNorm) addRow(key uint64, row []float32) {
 	}
 }
 
-// end is the norm of the mean gradient of a batch that was measured, over a number of samples; nil where there was no
-// room for all of it. The next one is as far away as this one was dear.
+// end returns the norm of the mean gradient of a measured batch with a number of samples; nil if there was no room for
+// all of it. It delays the next measurement in proportion to its cost.
 func (n *gradientNorm) end(now time.Time, samples int) *schema.Real {
 	n.on = false
 	n.next = now.Add(max(normEvery, time.Duration(float64(n.cost)/normShare)))
@@ -180,7 +180,7 @@ func (n *gradientNorm) end(now time.Time, samples int) *schema.Real {
 	return &norm
 }
 
-// sumOfSquares adds in float64, in four sums so that one addition need not wait for the other.
+// sumOfSquares adds in float64, in four independent sums so that additions overlap.
 func sumOfSquares(values []float32) float64 {
 	var a, b, c, d float64
 	for len(values) >= 4 {
@@ -210,17 +210,17 @@ func widened(to []float32, f *schema.Frame) []float32 {
 }
 
 const (
-	// digestEvery is the time between two digests of the replica, at least, and digestShare the part of all time that they
-	// may take.
+	// digestEvery is the minimum interval between two digests of the replica. digestShare bounds the fraction of time
+	// that digests take.
 	digestEvery = time.Second
 	digestShare = 0.001
-	digestStep  = 1 << 40 // batches between two, at most
+	digestStep  = 1 << 40 // maximum number of batches between two
 )
 
-// fingerprints are digests of the replica of the dense parameters that a trainer of a job with apply mean has: all
-// trainers' must be equal at one version. They are taken at versions that are multiples of a power of two, which
-// follows from what one costs and how long a batch takes; so whatever the others' powers are, some of their versions
-// are the same. It belongs to the goroutine that calls Run, but for the digests, which mu of statistics guards.
+// fingerprints are digests of a trainer's dense parameters in a job with apply mean. At one version they must be equal
+// for all trainers. A trainer computes them at versions that are multiples of a power of two, which follows from the
+// cost of a digest and the time of a batch. So any two trainers have some versions in common. They belong to the
+// goroutine that calls Run, except digests, which mu of statistics guards.
 type fingerprints struct {
 	step schema.Version // a power of two
 	last time.Time
@@ -228,7 +228,7 @@ type fingerprints struct {
 	digests []schema.ReplicaDigest // the latest, ascending
 }
 
-// due reports whether a version is to be told of.
+// due reports whether a digest of version v is due.
 func (f *fingerprints) due(v schema.Version) bool {
 	if f.step == 0 {
 		f.step = 1
@@ -236,7 +236,7 @@ func (f *fingerprints) due(v schema.Version) bool {
 	return v%f.step == 0
 }
 
-// took sets the step by what a digest that was begun at some time has cost.
+// took adapts the step to a digest that began at began and took cost.
 func (f *fingerprints) took(began time.Time, cost time.Duration) {
 	want := max(digestEvery, time.Duration(float64(cost)/digestShare))
 	since := began.Sub(f.last)
@@ -250,7 +250,7 @@ func (f *fingerprints) took(began time.Time, cost time.Duration) {
 	f.last = began
 }
 
-// keep appends a digest, and forgets the oldest.
+// keep appends a digest, and drops the oldest if there are too many.
 func (f *fingerprints) keep(d schema.ReplicaDigest) {
 	if len(f.digests) == schema.ReplicasMax {
 		copy(f.digests, f.digests[1:])

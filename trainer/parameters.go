@@ -11,21 +11,22 @@ import (
 	"gradbus/shard/state"
 )
 
-// parameters are the dense parameters in several versions: the one that the batch under way is computed on, and the
-// next ones, which results build chunk by chunk. In sync there are two; where a trainer may run k batches ahead, k+2.
-// They lie in one flat space in the order in which buckets are sent.
+// parameters has the dense parameters in several versions: the one on which the batch under way is computed, and the
+// next ones, which results build chunk by chunk. In sync there are two; a trainer that may run k batches ahead has k+2.
+// A version is one flat space, in the order in which buckets are sent.
 //
-// Where the trainers own the optimizer (apply "mean"), the state steps them here; else the owners' values are set.
+// If the trainers own the optimizer (apply "mean"), state steps the parameters here; else the owners' values are
+// stored.
 type parameters struct {
 	flat   *flatSpace
 	index  map[string]int // by name
 	values [][]float32    // version v at v % len
 	state  *state.Dense   // of the chunks of the space
-	now    schema.Version // the current one
+	now    schema.Version // current version
 
 }
 
-// newParameters draws the initial values, which every trainer does alike, unless ctx ends before.
+// newParameters draws the initial values, which are the same for every trainer, unless ctx ends first.
 func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, flat *flatSpace,
 	lr *state.LRChanges) (_ *parameters, err error) {
 	p := &parameters{values: make([][]float32, job.Ahead+2), flat: flat, index: map[string]int{}}
@@ -57,7 +58,7 @@ func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, f
 
 func (p *parameters) names() []string { return slices.Sorted(maps.Keys(p.index)) }
 
-// named is the current version of a parameter; nil where the job has none of that name.
+// named returns the current version of a parameter; nil if the job has none of that name.
 func (p *parameters) named(name string) []float32 {
 	i, ok := p.index[name]
 	if !ok {
@@ -66,15 +67,15 @@ func (p *parameters) named(name string) []float32 {
 	return p.value(i)
 }
 
-// value is the current version of a parameter.
+// value returns the current version of a parameter.
 func (p *parameters) value(i int) []float32 { return p.of(p.now, p.flat.params[i]) }
 
-// of is a stretch of a version.
+// of returns the range at of version v.
 func (p *parameters) of(v schema.Version, at span) []float32 {
 	return p.values[v%schema.Version(len(p.values))][at.lo:at.hi]
 }
 
-// step makes the next version of a chunk by its mean gradient, times scale.
+// step makes the next version of a chunk from its mean gradient times scale.
 func (p *parameters) step(chunk int, mean []float32, scale float32) error {
 	if err := p.state.Step(chunk, 1, mean, scale); err != nil {
 		return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
@@ -84,28 +85,28 @@ func (p *parameters) step(chunk int, mean []float32, scale float32) error {
 	return nil
 }
 
-// keep makes the next version of a chunk what it is: no lane had a sample.
+// keep makes the next version of a chunk equal to the current one, since no lane had a sample.
 func (p *parameters) keep(chunk int) {
 	p.state.Keep(chunk)
 }
 
-// commit makes version v the current one, once it is whole.
+// commit makes version v, which is complete, the current one.
 func (p *parameters) commit(v schema.Version) { p.now = v }
 
-// flatSpace lays all dense parameters of the job end to end: bucket after bucket, in the order in which rounds are
-// sent, which is the reverse of the forward pass. Chunks cut it into wire frames.
+// flatSpace is the concatenation of all dense parameters of the job: bucket after bucket, in the order in which rounds
+// are sent, which is the reverse of the forward pass. Chunks cut it into frames.
 type flatSpace struct {
 	place  *schema.Placement
 	specs  []schema.Parameter // in the order of the space
 	params []span             // of specs
 	chunks []span
 	rounds []denseRound // of chunks
-	first  []int        // by bucket: its first chunk
+	first  []int        // [bucket] index of its first chunk
 }
 
-// denseRound names a chunk on the wire.
+// denseRound has the frame fields of a chunk.
 type denseRound struct {
-	owner         int // who adds it up
+	owner         int // owner that sums it
 	bucket        schema.Bucket
 	chunk, chunks schema.Chunk
 	offset        uint64 // first element within the bucket
@@ -140,8 +141,8 @@ func newFlatSpace(job *schema.Job, place *schema.Placement) (*flatSpace, error) 
 	return f, nil
 }
 
-// part takes a part of a parameter, which begins at element first of it and lies at position at. The parts of a
-// parameter that is larger than a bucket follow each other, so that the parameter is whole in the space.
+// part adds a part of a parameter, which begins at the parameter's element first, at position at. The parts of a
+// parameter that is larger than a bucket are adjacent, so the parameter is contiguous.
 func (f *flatSpace) part(spec *schema.Parameter, at, first int) error {
 	if first == 0 {
 		f.specs = append(f.specs, *spec)
@@ -153,7 +154,7 @@ func (f *flatSpace) part(spec *schema.Parameter, at, first int) error {
 	return nil
 }
 
-// find gives the chunk that a frame names.
+// find returns the index of the chunk that a frame names.
 func (f *flatSpace) find(bucket schema.Bucket, chunk schema.Chunk) (int, bool) {
 	if int(bucket) >= len(f.first) {
 		return 0, false
@@ -165,7 +166,7 @@ func (f *flatSpace) find(bucket schema.Bucket, chunk schema.Chunk) (int, bool) {
 	return at + int(chunk), true
 }
 
-// elementName names the value at a place of the space, for people.
+// elementName names the value at a position of the space, for messages.
 func (f *flatSpace) elementName(at int) string {
 	for i, s := range f.params {
 		if at >= s.lo && at < s.hi {

@@ -10,7 +10,7 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// receiver takes the messages of one run, and gives each frame to the part of the trainer that waits for it.
+// receiver takes the messages of one run, and passes each frame to the part of the trainer that waits for it.
 type receiver struct {
 	*connection
 	exchange    *exchanging
@@ -23,15 +23,15 @@ type receiver struct {
 }
 
 // receive is called for every message of an owner to this trainer, from one goroutine for each connection of each
-// server. What does not verify is counted and dropped: what it was meant to be will be asked for again. Messages go
-// back to the fabric at once, but for rows that a scan keeps.
+// server. It counts and drops frames that fail verification; what they contained is requested again. It releases
+// messages at once, except rows that a scan keeps.
 func (r *receiver) receive(m fabric.Message) {
 	kept := false
 	if at, err := m.Parse(); err == nil && at.Kind == fabric.KindRows && r.keepsRows() {
 		m.Keep()
 	}
 	if v, subject, ok := r.open(&m); ok {
-		if owner, ok := r.owners[subject.From]; ok { // where it is the same server, the coordinator is heard here too
+		if owner, ok := r.owners[subject.From]; ok { // if it is the same server, the coordinator is heard here too
 			var err error
 			if kept, err = r.dispatch(owner, &subject, &v); err != nil {
 				r.fail(err)
@@ -65,12 +65,12 @@ func (r *receiver) receiveControl(m fabric.Message) {
 	}
 }
 
-// keepsRows tells whether who waits for rows keeps the messages that bring them: a scan.
+// keepsRows reports whether a scan is open, which keeps the messages with its rows.
 func (r *receiver) keepsRows() bool {
 	return get(r.exchange, func(x *exchange.Exchange) bool { return x.Open(rowsScanned) > 0 })
 }
 
-// dispatch gives a frame to who waits for it, and tells whether that one keeps it.
+// dispatch passes a frame to the part that waits for it, and reports whether that keeps it.
 func (r *receiver) dispatch(owner int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
 	if subject.Kind == fabric.KindModule {
 		return false, r.modules.takeModule(owner, subject, v)
@@ -81,7 +81,7 @@ func (r *receiver) dispatch(owner int, subject *fabric.Subject, v *schema.View) 
 			return false, replacedBy(r.job.Name, fmt.Sprintf("%s answers %s of generation %d, and this one is of %d",
 				subject.From, r.joined.Member, g, r.joined.Generation))
 		case g < r.joined.Generation:
-			return false, nil // it is for who had the slot before
+			return false, nil // it is for the previous owner of the slot
 		}
 	}
 	if v.Head().Kind == schema.KindRows {
@@ -90,7 +90,7 @@ func (r *receiver) dispatch(owner int, subject *fabric.Subject, v *schema.View) 
 	return false, r.use(owner, subject, v)
 }
 
-// takeRows gives rows to who has asked for them, which their numbers tell.
+// takeRows passes rows to the asker with their request number.
 func (r *receiver) takeRows(owner int, v *schema.View) (kept bool, err error) {
 	for who := exchange.Asker(0); who < rowAskers && !kept && err == nil; who++ {
 		kept, err = r.exchange.take(who, owner, v, 0, 1)
@@ -98,7 +98,7 @@ func (r *receiver) takeRows(owner int, v *schema.View) (kept bool, err error) {
 	return kept, err
 }
 
-// use takes in a frame of which nothing is kept.
+// use handles a frame that nothing keeps.
 func (r *receiver) use(owner int, subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	switch v.Head().Kind {
@@ -130,11 +130,11 @@ func (r *receiver) use(owner int, subject *fabric.Subject, v *schema.View) error
 	return nil
 }
 
-// takeResult puts a result in place, and asks for those that must have been lost before it.
+// takeResult stores a result, and requests earlier ones that must have been lost.
 func (r *receiver) takeResult(owner int, subject *fabric.Subject, v *schema.View) error {
 	b := v.Head().Batch
 	if r.results.grouped {
-		b = schema.Batch(subject.Batch) // the frame is the same for all of the group
+		b = schema.Batch(subject.Batch) // the group's trainers receive one frame
 	}
 	lost, err := r.results.take(owner, subject.To != string(schema.All), b, v)
 	if err != nil {
@@ -143,8 +143,8 @@ func (r *receiver) takeResult(owner int, subject *fabric.Subject, v *schema.View
 	return r.exchange.sendPulls(lost)
 }
 
-// takeControl takes a control message of the coordinator. Those that are waited for go to the channel: it is never full
-// but for messages that are not waited for.
+// takeControl handles a control message of the coordinator. Messages for which a goroutine waits go to the channel. It
+// is never full, except of messages for which none waits.
 func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	if from != string(schema.Coordinator) {
@@ -161,7 +161,7 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 	case c.Standby != nil:
 		r.setStandby(c.Standby.URL)
 		return nil
-	case c.Refused != nil && subject.To == string(schema.All): // of a trainer that this one waits for
+	case c.Refused != nil && subject.To == string(schema.All): // it concerns a trainer for which this one waits
 		r.config.Log.Warn("another trainer was refused", "job", r.job.Name, "member", r.joined.Member, "reason",
 			c.Refused.Reason, "text", c.Refused.Text)
 		return nil
@@ -176,7 +176,7 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 		return nil
 	case c.Refused != nil && c.Refused.Reason == schema.RefusedReplaced:
 		if c.Refused.Want != strconv.Itoa(int(r.joined.Generation)) {
-			return nil // who had the slot before
+			return nil // it is for the previous owner of the slot
 		}
 		return replacedBy(r.job.Name, c.Refused.Text)
 	case c.Leaving != nil:
@@ -208,16 +208,16 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 	return nil
 }
 
-// logStalled logs which trainer a batch waits for. The coordinator repeats that seldom.
+// logStalled logs which trainer a batch waits for. The coordinator repeats the message rarely.
 func (r *receiver) logStalled(t *schema.Stalled) {
 	r.config.Log.Warn("batch waits for a trainer", "job", r.job.Name, "member", r.joined.Member, "batch", t.Batch,
 		"waits_for", t.Member, "host", t.Host, "waited", time.Duration(t.WaitedMS)*time.Millisecond,
 		"limit", time.Duration(t.LimitMS)*time.Millisecond)
 }
 
-// refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions, and that
-// the shard does not know the job: then the coordinator has ended it, whose word says why and may be a moment behind,
-// or the server was restarted, and no message will come.
+// refused ends the session, since a shard never answers a frame that it refused. There are two exceptions. Refusals of
+// late retransmissions are ignored. If the shard does not know the job, the coordinator has ended it, and its message
+// with the reason may arrive later, or the server was restarted, and no message arrives.
 func (r *receiver) refused(from string, v *schema.View) error {
 	refusal, err := schema.DecodeRefusal(v)
 	if err != nil {
@@ -225,21 +225,21 @@ func (r *receiver) refused(from string, v *schema.View) error {
 	}
 	h := v.Head()
 	if h.Generation != 0 && h.Generation != r.joined.Generation {
-		return nil // of who had the slot before, or has it now
+		return nil // it concerns the previous or the next owner of the slot
 	}
 	switch refusal.Reason {
 	case schema.ReasonDuplicate.String():
 		return nil
 	case schema.ReasonUnknownSender.String():
-		if from == string(schema.Coordinator) { // it was silent for too long before the start
+		if from == string(schema.Coordinator) { // this trainer was silent for too long before the start
 			return replacedBy(r.job.Name, refusal.Text)
 		}
 	case schema.ReasonOldGeneration.String():
 		return replacedBy(r.job.Name, from+": "+refusal.Text)
 	case schema.ReasonStaleBatch.String():
-		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
-		// overtaken. They could not have continued without this trainer's own contributions.
-		// A session that trains no more waits for nothing else.
+		// A late retransmission: of a contribution whose ack was late, or of a lookup or pull that others have overtaken.
+		// They could not have continued without this trainer's own contributions. A session that can train no more waits
+		// for nothing else.
 		if h.Node.Count > 0 || h.Batch < r.newest() || r.trainingErr() == nil &&
 			get(r.exchange, func(x *exchange.Exchange) bool { return x.Began(h.Batch) }) {
 			return nil

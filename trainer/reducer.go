@@ -24,34 +24,34 @@ import (
 )
 
 const (
-	// reduceBytesMax is the budget for contributions to open rounds of a reduce range; see stagedBytes.
+	// reduceBytesMax is the default budget for contributions to open rounds of a reduce range; see stagedBytes.
 	reduceBytesMax = 128 << 20
-	// refusalsPerSecond bounds what is said about bad frames, so that a flood of them costs its sender's line alone.
+	// refusalsPerSecond bounds the refusals of invalid frames, so a flood of them loads only its sender's connection.
 	refusalsPerSecond = 100
 )
 
-// reducer runs the shard of what this trainer adds up for all, in a job that reduces between trainers: its chunks of
-// every dense bucket, and its partitions of replicated tables. To the other trainers it is what a shard of a ps is.
-// This trainer's own contributions go in where they lie (contribute), and its own results come out without a message.
+// reducer runs the shard of this trainer's reduce range, in a job that reduces between trainers: its chunks of every
+// dense bucket, and its partitions of replicated tables. To other trainers it behaves as a shard of a ps. This
+// trainer's own contributions are not copied (contribute), and its own results need no message.
 //
-// Frames are taken on the goroutines of the data server's connection, own contributions on the one that calls Run.
-// A goroutine that steps holds the step lock, and publishes the outputs without it.
+// Goroutines of the data server's connection take frames, and the goroutine that calls Run takes own contributions. A
+// goroutine that steps holds the step lock, and publishes the outputs without it.
 type reducer struct {
 	job     *schema.Job
 	joined  *schema.Joined
-	owner   int         // this trainer
-	self    int         // the same among contributors
+	owner   int         // owner index of this trainer
+	self    int         // contributor index of this trainer
 	peer    *peerServer // set before the first frame
 	results *results
 	fail    func(error)
 	limit   *rate.Limiter // of refusals
 
-	stepLock sync.Mutex // guards what follows
+	stepLock sync.Mutex // guards the fields below
 	end      *endpoint.Endpoint
-	begun    []schema.Batch // by contributor: the latest batch that it has begun, or asked for
+	begun    []schema.Batch // [contributor] latest batch that it has begun, or requested
 }
 
-// newReducer makes the shard of this trainer.
+// newReducer makes this trainer's shard.
 func newReducer(c *connection, results *results) (*reducer, error) {
 	r := &reducer{job: c.job, joined: &c.joined, owner: c.owners[string(c.joined.Member)], results: results,
 		fail: c.fail, begun: make([]schema.Batch, c.job.Trainers), limit: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond)}
@@ -59,7 +59,7 @@ func newReducer(c *connection, results *results) (*reducer, error) {
 	config := shard.Config{Job: c.job, Placement: c.place, Index: r.owner, RunID: c.joined.RunID,
 		Generation: c.joined.Generation, Backend: c.config.Backend, Contributors: round.ContributorsOf(c.job),
 		StagedBytesMax: stagedBytes(c.job), Own: c.joined.Member, Lent: c.config.Bus != nil}
-	if v := c.joined.Version; v > 0 { // trainers have that themselves
+	if v := c.joined.Version; v > 0 { // trainers have the version's content themselves
 		config.Resumed = &shard.Resumed{Version: v, Read: func(func(state.Tensor) error, func(state.Rows) error) error {
 			return nil
 		}}
@@ -76,8 +76,8 @@ func newReducer(c *connection, results *results) (*reducer, error) {
 	return r, nil
 }
 
-// stagedBytes is the budget for open rounds on one trainer: enough for the share of every other one to hold what it may
-// send before it hears of its window, and one chunk of each of its nodes, which close together.
+// stagedBytes returns the budget for open rounds on one trainer. For every other trainer it has room for what that may
+// send before it knows its window, and for one chunk of each of its nodes, which close together.
 func stagedBytes(job *schema.Job) int64 {
 	share := int64(2 * fabric.WindowBytesDefault)
 	for _, h := range round.ContributorsOf(job) {
@@ -87,8 +87,8 @@ func stagedBytes(job *schema.Job) int64 {
 	return max(reduceBytesMax, int64(job.Trainers)*share)
 }
 
-// contribute takes a frame of this trainer's own, which must not change until the batch is complete. What a shard would
-// refuse is an error.
+// contribute takes a frame of this trainer's own. The caller must not change it until the batch is complete. What a
+// shard would refuse is an error.
 func (r *reducer) contribute(f *schema.Frame) error {
 	v := f.View()
 	taken, err := r.step(r.joined.Member, &v, nil)
@@ -100,21 +100,21 @@ func (r *reducer) contribute(f *schema.Frame) error {
 	return refusedFrame(frame, taken.Reason.String(), taken.Outputs[0].Text)
 }
 
-// step gives the endpoint a frame, and publishes what comes of it. What another goroutine publishes just then it leaves
-// to that one.
+// step passes a frame to the endpoint, and publishes the outputs, unless another goroutine is publishing and takes them
+// over.
 func (r *reducer) step(from schema.Member, v *schema.View, p round.Payload) (taken endpoint.Taken, err error) {
 	h := v.Head()
 	r.stepLock.Lock()
 	defer r.end.Flush()
 	defer r.stepLock.Unlock()
-	if i := r.end.Contributor(from); i != r.self { // it has all results of the batches before
+	if i := r.end.Contributor(from); i != r.self { // the sender has all results of earlier batches
 		r.begun[i] = max(r.begun[i], h.Batch)
 	}
 	r.end.Await(&r.stepLock, h.Kind, h.Batch)
 	if taken, err = r.end.Step(from, v, p); err != nil {
 		return taken, fmt.Errorf("reduce range of %s: %w", r.joined.Member, err)
 	}
-	if from == r.joined.Member && taken.Reason != schema.ReasonOK { // its refusal is an error
+	if from == r.joined.Member && taken.Reason != schema.ReasonOK { // contribute returns its refusal as an error
 		taken.Outputs = slices.Clone(taken.Outputs)
 		return taken, nil
 	}
@@ -122,7 +122,7 @@ func (r *reducer) step(from schema.Member, v *schema.View, p round.Payload) (tak
 	return taken, nil
 }
 
-// publish sends what the shard puts out, and puts results of all in place here.
+// publish sends the shard's output, and stores results for all trainers here.
 func (r *reducer) publish(o *shard.Output) {
 	if o.Kind == schema.KindRefusal {
 		r.say(o.To, o.Frame)
@@ -131,7 +131,7 @@ func (r *reducer) publish(o *shard.Output) {
 	r.peer.publish(r.subject(fabric.KindMean, o.To).WithBucket(uint64(o.Batch), uint32(o.Bucket)),
 		fabric.NewPayload(o.Built.Room()))
 	if o.To != schema.All {
-		return // another trainer has asked for it
+		return // it is another trainer's pull
 	}
 	result := o.Built.View()
 	if _, err := r.results.take(r.owner, false, o.Batch, &result); err != nil {
@@ -139,8 +139,7 @@ func (r *reducer) publish(o *shard.Output) {
 	}
 }
 
-// receive takes a message that came in at the data server. It does not wait for anything but the other goroutine that
-// adds up.
+// receive takes a message that arrived at the data server. It waits only for another goroutine that steps.
 func (r *reducer) receive(m fabric.Message) {
 	subject, err := m.Parse()
 	if err != nil {
@@ -184,7 +183,7 @@ func (r *reducer) check(subject *fabric.Subject, m *fabric.Message) (v schema.Vi
 	return v, nil
 }
 
-// tick sends the acks that have waited for long enough. It is called every tickEvery.
+// tick sends the delayed acks that are due. It is called every tickEvery.
 func (r *reducer) tick() {
 	r.stepLock.Lock()
 	defer r.stepLock.Unlock()
@@ -193,12 +192,12 @@ func (r *reducer) tick() {
 	}
 }
 
-// refuse tells a sender why its frame went nowhere.
+// refuse sends the refusal of a frame to its sender.
 func (r *reducer) refuse(subject *fabric.Subject, head schema.Head, why *schema.FrameError) {
 	r.say(schema.Member(subject.From), schema.EncodeRefusal(head, why.Reason, why.Detail))
 }
 
-// say sends a refusal, unless others were sent too often this second.
+// say sends a refusal, unless too many were sent in this second.
 func (r *reducer) say(to schema.Member, refusal []byte) {
 	if r.limit.Allow() {
 		r.peer.publish(r.subject(fabric.KindCtl, to), fabric.WithoutRoom(refusal))
@@ -209,7 +208,7 @@ func (r *reducer) subject(kind string, to schema.Member) fabric.Subject {
 	return fabric.At(string(r.job.Name), string(r.joined.Member), kind, string(to))
 }
 
-// done reports whether every other trainer has all results of the batches before b, or is gone.
+// done reports whether every other trainer has all results of the batches before b, or is unreachable.
 func (r *reducer) done(b schema.Batch, gone map[schema.Member]bool) bool {
 	r.stepLock.Lock()
 	defer r.stepLock.Unlock()
@@ -224,14 +223,14 @@ func (r *reducer) done(b schema.Batch, gone map[schema.Member]bool) bool {
 	return true
 }
 
-// close gives back what open rounds hold. No message arrives any more.
+// close releases the memory of open rounds. No message arrives any more.
 func (r *reducer) close() {
 	if r != nil {
 		r.end.Close()
 	}
 }
 
-// waiting returns the trainers that open rounds wait for, as a ps reports those of its shards: none if no open round
+// waiting returns the trainers for which open rounds wait, as a ps reports those of its shards: none if no open round
 // has a contribution.
 func (r *reducer) waiting() []schema.Waiting {
 	r.stepLock.Lock()
@@ -243,21 +242,21 @@ func (r *reducer) waiting() []schema.Waiting {
 	return []schema.Waiting{w.Waiting}
 }
 
-// peerServer is the data server of a trainer in a job that reduces between trainers, and the connection by which it
-// reads what arrives there.
+// peerServer is a trainer's data server in a job that reduces between trainers, and the connection that reads what
+// arrives there.
 type peerServer struct {
 	server *fabric.Server
 	conn   *fabric.Conn
-	url    string      // as the other trainers reach it
+	url    string      // address for the other trainers
 	fail   func(error) // set before anything is published
 
-	// take takes what others send. They may do so a moment before it is set, which ready says by its end.
+	// take handles messages of other trainers. They may arrive before it is set; ready is closed then.
 	take  func(fabric.Message)
 	ready chan struct{}
 	once  sync.Once
 }
 
-// opens has what others have sent be taken, or dropped.
+// opens sets take; nil drops all messages.
 func (o *peerServer) opens(take func(fabric.Message)) {
 	o.once.Do(func() {
 		o.take = take
@@ -265,7 +264,7 @@ func (o *peerServer) opens(take func(fabric.Message)) {
 	})
 }
 
-// receive takes a message when it is known who takes it. Those behind it wait, too.
+// receive takes a message once take is set. Messages after it wait, too.
 func (o *peerServer) receive(m fabric.Message) {
 	if <-o.ready; o.take == nil {
 		m.Release()
@@ -274,8 +273,8 @@ func (o *peerServer) receive(m fabric.Message) {
 	o.take(m)
 }
 
-// dataAddress is where a trainer's data server listens: Config.DataHost, or the address of this machine on the way to
-// the server where that is elsewhere and a client has to show a token there; else loopback.
+// dataAddress returns the address at which a trainer's data server listens: Config.DataHost; else local, if
+// checkDataHost allows it; else loopback, as "".
 func dataAddress(c Config, local string) (host string, port int, err error) {
 	if c.DataHost == "" {
 		c.DataHost = local
@@ -290,7 +289,7 @@ func dataAddress(c Config, local string) (host string, port int, err error) {
 	return host, port, checkDataHost(c)
 }
 
-// parseHost reads an address whose port may be left out; 0 is none.
+// parseHost parses an address with an optional port; 0: none.
 func parseHost(what, address string) (host string, port int, err error) {
 	host, text := splitPort(address)
 	if text != "" {
@@ -302,7 +301,7 @@ func parseHost(what, address string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// splitPort is the host and the port, or none, of an address whose port may be left out.
+// splitPort returns the host and the port, or "", of an address with an optional port.
 func splitPort(address string) (host, port string) {
 	if host, port, err := net.SplitHostPort(address); err == nil {
 		return host, port
@@ -310,7 +309,8 @@ func splitPort(address string) (host, port string) {
 	return strings.Trim(address, "[]"), ""
 }
 
-// checkDataHost refuses a data server that other machines reach without a token.
+// checkDataHost returns an error if other machines could reach the data server without a token, or without TLS where
+// the connection to the ps has it.
 func checkDataHost(c Config) error {
 	host, _ := splitPort(c.DataHost)
 	ip := net.ParseIP(host)
@@ -331,8 +331,8 @@ func checkDataHost(c Config) error {
 	return nil
 }
 
-// startPeerServer starts this trainer's data server. It gives nil where shards add up everything. local is this
-// machine's address on the way to the server; "" within one process.
+// startPeerServer starts this trainer's data server. It returns nil if shards do all sums. local is this machine's
+// address on the connection to the server; "" within one process.
 func startPeerServer(ctx context.Context, c Config, job *schema.Job, local string) (*peerServer, error) {
 	if !job.Plan().Reduces(schema.ByTrainers) {
 		return nil, nil
@@ -357,7 +357,7 @@ func startPeerServer(ctx context.Context, c Config, job *schema.Job, local strin
 		o.close()
 		return nil, fmt.Errorf("connect to this trainer's data server: %w", err)
 	}
-	if c.Bus == nil { // there no sender may be kept waiting
+	if c.Bus == nil { // within a process no sender may be blocked
 		err = o.listen(string(job.Name), fabric.Any)
 	}
 	if err != nil {
@@ -371,7 +371,7 @@ func startPeerServer(ctx context.Context, c Config, job *schema.Job, local strin
 	return o, nil
 }
 
-// advertised is the address by which other trainers reach the data server that listens at host, with the URL own.
+// advertised returns the address by which other trainers reach the data server, which listens at host with the URL own.
 func (c *Config) advertised(own, host, local string) (string, error) {
 	u, err := url.Parse(own)
 	if err != nil {
@@ -382,14 +382,14 @@ func (c *Config) advertised(own, host, local string) (string, error) {
 		host, port := splitPort(c.Advertise)
 		u.Host = net.JoinHostPort(host, cmp.Or(port, u.Port()))
 	case ip != nil && ip.IsUnspecified() && local != "":
-		// Of all addresses, the one by which this machine reaches the server is as good a guess as any.
+		// Of all addresses, the one on the connection to the server is the best guess.
 		u.Host = net.JoinHostPort(local, u.Port())
 	}
 	return u.String(), nil
 }
 
-// publish sends a frame to other trainers. It cannot fail on a connection within this process unless that is closing;
-// who misses what was sent asks for it again.
+// publish sends a frame to other trainers. It cannot fail on a connection within this process unless that is closing. A
+// trainer that misses the frame requests it again.
 func (o *peerServer) publish(to fabric.Subject, frame fabric.Payload) {
 	if err := o.conn.SendInPlace(to, frame); err != nil && !errors.Is(err, fabric.ErrClosed) &&
 		!errors.Is(err, fabric.ErrLost) {
@@ -408,7 +408,7 @@ func (o *peerServer) close() {
 	o.server.Close()
 }
 
-// listen takes what other trainers send to a member of a job.
+// listen subscribes to what other trainers send to a member of a job.
 func (o *peerServer) listen(job, member string) error {
 	for _, pattern := range []string{
 		fabric.Pattern(job, fabric.Any, fabric.KindReduce, member, true),

@@ -10,17 +10,17 @@ import (
 	"gradbus/shard/state"
 )
 
-// replicas are the tables that every trainer keeps whole: it does to their rows what a shard does to those that it
+// replicas has the tables that every trainer stores whole. It updates their rows as a shard updates the rows that it
 // owns.
 type replicas struct {
 	specs   []schema.TableSpec
-	tables  []*state.Array // by index; nil where shards keep the table
-	locks   []sync.Mutex   // of tables: results of several owners come at once, and others may ask for rows. Leaves
+	tables  []*state.Array // by index; nil if shards store the table
+	locks   []sync.Mutex   // of tables: results of several owners arrive concurrently, with requests for rows. Leaves
 	scanner state.Scanner
 }
 
-// newReplicas draws version 0 of all replicated tables, which every trainer does alike; rows that will be those of
-// another version as they are wanted.
+// newReplicas draws version 0 of all replicated tables, which is the same for every trainer. With late, rows are drawn
+// when they are needed, since another version will replace them.
 func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr *state.LRChanges,
 	late bool) (*replicas, error) {
 	r := &replicas{specs: job.Tables, tables: make([]*state.Array, len(job.Tables)),
@@ -42,7 +42,7 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 	return r, nil
 }
 
-// kept are the tables that are kept here, in their order.
+// kept returns the tables that are stored here, in their order.
 func (r *replicas) kept() (all []*state.Array) {
 	for _, t := range r.tables {
 		if t != nil {
@@ -70,7 +70,7 @@ func (r *replicas) applyRows(t schema.Table, keys []uint64, means []float32, sca
 	return nil
 }
 
-// replicated says of each table whether it is kept here.
+// replicated returns for each table whether it is stored here.
 func (r *replicas) replicated() []bool {
 	is := make([]bool, len(r.tables))
 	for i, t := range r.tables {
@@ -79,8 +79,8 @@ func (r *replicas) replicated() []bool {
 	return is
 }
 
-// commit makes the applied rows those of the current version, once the batch is complete. weight is its samples, of
-// all trainers.
+// commit makes the applied rows part of the current version, when the batch is complete. weight is the number of
+// samples of all trainers.
 func (r *replicas) commit(weight float64) {
 	for i, t := range r.tables {
 		if t == nil {
@@ -95,7 +95,7 @@ func (r *replicas) commit(weight float64) {
 	}
 }
 
-// fill copies the rows of the distinct keys of replicated tables to where lookups put those of the others.
+// fill copies the rows of the distinct keys of replicated tables to the place of looked-up rows.
 func (r *replicas) fill(to *tables) error {
 	for i, t := range r.tables {
 		if t == nil {
@@ -111,7 +111,7 @@ func (r *replicas) fill(to *tables) error {
 	return nil
 }
 
-// lockedTable is a table that others may ask for rows while it is scanned.
+// lockedTable is a table that is locked for each step of a scan, since other goroutines use it.
 type lockedTable struct {
 	*state.Array
 	lock *sync.Mutex
@@ -124,7 +124,7 @@ func (t lockedTable) Scan(p schema.Partition, cursor uint64, keys []uint64, rows
 	return t.Array.Scan(p, cursor, keys, rows)
 }
 
-// scan gives all rows of a table, as Session.Table does, valuesMax values at a time.
+// scan calls yield with all rows of a table, as Session.Table does, valuesMax values at a time.
 func (r *replicas) scan(t schema.Table, valuesMax int, yield func(p schema.Partition, keys []uint64,
 	rows []float32) error) error {
 	return r.scanner.Scan(lockedTable{r.tables[t], &r.locks[t]}, &r.specs[t], valuesMax, yield)

@@ -14,14 +14,14 @@ import (
 type restart struct {
 	config Config
 	job    *schema.Job
-	open   func() (*Model, error) // the values that the job begins with, as Config.From; nil where the config has them
+	open   func() (*Model, error) // opens the model of Config.From again; nil if the config has it
 
-	from    schema.Version // with which the last run began
-	reached schema.Version // highest of all runs
-	stuck   int            // runs in a row that reached no higher version
+	from    schema.Version // version with which the last run began
+	reached schema.Version // highest version of all runs
+	stuck   int            // consecutive runs that reached no higher version
 }
 
-// rejoining is a join of the next run that is under way. Fields but cancel are set when done is closed.
+// rejoining is a join of the next run that is under way. All fields except cancel are set when done is closed.
 type rejoining struct {
 	cancel     context.CancelFunc
 	done       chan struct{}
@@ -29,11 +29,11 @@ type rejoining struct {
 	err        error
 }
 
-// restartsMax bounds the consecutive runs that end without a version that no earlier run reached. A batch that ends its
-// ps would otherwise do so forever.
+// restartsMax bounds the consecutive runs that reach no new version. Otherwise a batch that crashes its ps would
+// restart the job forever.
 const restartsMax = 10
 
-// bound counts a run that err has ended, and returns the end of the session if the job makes no progress.
+// bound counts a run that err has ended, and returns the final error if the job makes no progress.
 func (r *restart) bound(m *membership, err error) error {
 	if m.newest() > r.reached || m.joined.Version > r.from {
 		r.stuck = 0
@@ -46,30 +46,29 @@ func (r *restart) bound(m *membership, err error) error {
 		m.job.Counted(r.from), m.job.Counted(r.reached), err)
 }
 
-// release frees the values that the job begins with when it begins with a durable version from now on.
+// release frees the initial values once the job restarts from a durable version.
 func (r *restart) release(m *membership) {
 	if m.durable.Load() > 0 {
 		r.config.From, r.open = nil, nil
 	}
 }
 
-// joined notes that a run was joined. The values of a file with which the job begins are freed, since they may be as
-// large as all tables.
+// joined records that a run was joined. It frees initial values that can be read from their file again, since they may
+// be as large as all tables.
 func (r *restart) joined(m *membership) {
 	if from := r.config.From; from != nil && from.open != nil {
 		r.config.From, r.open = nil, from.open
 	}
 }
 
-// follows reports whether the job continues in another run, which the trainer may join, where err has ended a membership:
-// the others have continued without it, or servers were lost that had made versions of the job durable, or for which
-// another ps stood by.
+// follows reports whether the job continues in another run that the trainer may join after err has ended a membership:
+// other trainers have continued without it, or a ps was lost that had durable versions of the job or a replica.
 func (r *restart) follows(m *membership, err error) bool {
 	return errors.Is(err, errReplaced) ||
 		errors.Is(err, ErrServerLost) && (m.joined.Durable || m.standbyAt() != "")
 }
 
-// join begins to join the run that follows a membership which err has ended.
+// join starts the join of the run that follows a membership ended by err.
 func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining {
 	c := &r.config
 	c.Server, c.standby, c.rejoinAs, c.rejoin = m.config.Server, m.standbyAt(), m.joined.Member, m.joined.RunID
@@ -84,7 +83,7 @@ func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining
 		_ = m.Abort(err) // no coordinator is left, or it knows
 		if open != nil {
 			if config.From, j.err = open(); j.err == nil {
-				j.err = config.From.begin(job) // the file may be another one by now
+				j.err = config.From.begin(job) // the file may have changed
 			}
 			if j.err != nil {
 				return
@@ -95,15 +94,15 @@ func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining
 	return j
 }
 
-// rejoinEvery is the time between two attempts to reach a server that was lost.
+// rejoinEvery is the interval between two attempts to reach a lost server.
 const rejoinEvery = 250 * time.Millisecond
 
-// errRunRestarts is ErrServerLost where the coordinator has said so.
+// errRunRestarts is ErrServerLost reported by the coordinator.
 var errRunRestarts = fmt.Errorf("%w", ErrServerLost)
 
-// joinWithRetry joins, and tries again for ReconnectTimeout: if the slot was lost before the trainer had begun, if a
-// server does not know it any more, if no answer gave it the parameters, and if it rejoins from a run whose servers were
-// lost. The time starts over if it had a slot, and while the standby asks it to wait.
+// joinWithRetry joins, and retries for ReconnectTimeout if the slot was lost before the trainer had begun, if a server
+// does not know the trainer any more, if no answer had the parameters, or if it rejoins after servers were lost. The
+// time starts over whenever it had a slot, and while the replica's ps asks it to wait.
 func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership, error) {
 	sent := false
 	for began := time.Now(); ; {
@@ -147,17 +146,17 @@ func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership,
 	}
 }
 
-// What a ps answers whose trainers may be at another one: that it counts the trainer's promise, that the trainer asks
-// again, or that it asks there.
+// Answers of a ps whose trainers may be at another ps: it counts the trainer's promise, the trainer should ask again,
+// or the trainer should ask there.
 var (
 	errCounted   = &Refused{Reason: schema.RefusedBusy, Field: schema.FieldVoters}
 	errBusy      = &Refused{Reason: schema.RefusedBusy}
 	errElsewhere = &Refused{Reason: schema.RefusedElsewhere}
 )
 
-// promisedAfter returns the generation in which a trainer has promised the standby to follow it, after a join there: the
-// one before if the standby was not reached, and 0 if its answer says that it counts no promise. Without an answer it may
-// count it.
+// promisedAfter returns the generation in which a trainer has promised to follow the replica's ps, after a join there:
+// the previous one if that ps was not reached, and 0 if its answer is that it counts no promise. Without an answer it
+// may count the promise.
 func (c *Config) promisedAfter(err error) schema.Generation {
 	switch {
 	case errors.Is(err, fabric.ErrNoServer):
@@ -168,11 +167,11 @@ func (c *Config) promisedAfter(err error) schema.Generation {
 	return c.rejoinAt
 }
 
-// mayReturn reports that a server which is not there, or knows nothing yet, may be started again. One that ends may
-// refuse trainers that it had admitted.
+// mayReturn reports whether an error is that of an unreachable server, or one that knows nothing yet, which may be
+// restarted. A ps that shuts down may refuse trainers that it had admitted.
 func mayReturn(err error) bool {
 	if errors.Is(err, errPeerLost) || errors.Is(err, errNoParameters) {
-		return false // a trainer's, not a server's
+		return false // the error is a trainer's, not a server's
 	}
 	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer} {
 		if errors.Is(err, e) {

@@ -12,29 +12,29 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// results puts in place what the owners answer: every dense chunk, which goes into the next version of the
-// parameters as it arrives, and the close of every sparse round. What there is to come, and what has, the exchange
-// knows. Batches are complete in their order, since each round's results are taken in it.
+// results stores the owners' results: every dense chunk, which goes into the next version of the parameters as it
+// arrives, and the end of every sparse round. The exchange tracks which results are missing. Batches complete in order,
+// since the results of each round are taken in order.
 type results struct {
 	*exchanging
 	flat     *flatSpace
 	params   *parameters
-	average  bool               // answers are mean gradients and the trainers run the optimizer
-	shared   bool               // answers are for all trainers; else for this one alone
-	grouped  bool               // answers are numbered by updates
-	sparse   []rowOwner         // who has a sparse round; empty where the job has no tables
-	rounds   [][]exchange.Round // [owner] in the order in which they are sent
-	at       []int              // [dense chunk] which of its owner's rounds it is
-	rowsTold bool               // shards tell of rounds over rows by their results alone, which have rows in them
-	times    []*bucketTrace     // of batch b at b % len: ahead+1; nil if not traced
+	average  bool               // results are mean gradients, and the trainers run the optimizer
+	shared   bool               // results are for all trainers; else for this one only
+	grouped  bool               // results are numbered by updates
+	sparse   []rowOwner         // owners of sparse rounds; empty if the job has no tables
+	rounds   [][]exchange.Round // [owner] rounds in the order in which they are sent
+	at       []int              // [dense chunk] index among its owner's rounds
+	rowsTold bool               // shards end rounds over rows only by results, which contain rows
+	times    []*bucketTrace     // of batch b at b % len; ahead+1 entries, nil without traces
 
-	copied   atomic.Uint64 // the version that was to be written down last; 0: none was
-	replicas *replicas     // where results over rows go
-	clipped  *clipped      // what of a batch is stepped when all of it is there; nil for nothing
-	first    schema.Batch  // that this trainer takes part in: what came of those before it is told
+	copied   atomic.Uint64 // version that was last marked to be stored; 0: none
+	replicas *replicas     // receives results over rows
+	clipped  *clipped      // gradients that are stepped when their whole batch is here; nil for none
+	first    schema.Batch  // first batch of this trainer; the outcome of earlier ones is given
 }
 
-// rowOwner is an owner who has a sparse round in every batch.
+// rowOwner is an owner with a sparse round in every batch.
 type rowOwner struct {
 	owner  int
 	bucket schema.Bucket
@@ -72,11 +72,11 @@ func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []r
 	return r
 }
 
-// timesOf is where the times of a batch are noted.
+// timesOf returns the trace of a batch.
 func (r *results) timesOf(b schema.Batch) *bucketTrace { return r.times[b%schema.Batch(len(r.times))] }
 
-// begin waits for the results of a batch, the one after that which was begun last. The one that was ahead+1 before it
-// is complete.
+// begin starts to wait for the results of batch b, the one after the batch begun last. The batch ahead+1 before it is
+// complete.
 func (r *results) begin(b schema.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,11 +85,11 @@ func (r *results) begin(b schema.Batch) {
 	_ = r.finish() // rounds without a contribution have nothing to step
 }
 
-// finish ends the batches that are full, and steps what waited for all of their results. Called with mu held, but not
-// while it steps: one goroutine does so at a time, and sees what others have placed.
+// finish ends the batches whose results are all here, and steps what waited for all of them. The caller holds mu, which
+// is released during a step: one goroutine steps at a time, and sees what others have stored.
 func (r *results) finish() error {
 	for b, weight, full := r.x.Full(); full; b, weight, full = r.x.Full() {
-		if b >= r.first { // else this trainer was told its outcome
+		if b >= r.first { // else its outcome was given to this trainer
 			if err := r.unlocked(func() error { return r.clipped.step(b, weight) }); err != nil {
 				return fmt.Errorf("step batch %d: %w", b, err)
 			}
@@ -100,9 +100,9 @@ func (r *results) finish() error {
 	return nil
 }
 
-// take puts a result in place, and names those that must have been lost on their way. pulled says that it is the
-// answer to a pull, b which batch of this trainer's it is of: the frame's own but in grouped. It fails on one that a
-// correct owner cannot have sent.
+// take stores a result, and returns the results that must have been lost. pulled: the result is the answer to a pull. b
+// is the batch of this trainer, which differs from the frame's only in grouped. It fails on a result that no correct
+// owner sends.
 func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (lost []exchange.Pull, err error) {
 	h := v.Head()
 	c := exchange.Result{Owner: owner, Batch: b, Version: h.Batch + 1, Weight: h.Weight, Pulled: pulled}
@@ -117,14 +117,14 @@ func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (
 	return lost, err
 }
 
-// noteCopy notes that a version is written down, if flags say so.
+// noteCopy records that version v will be stored, if flags have FlagCopy.
 func (r *results) noteCopy(flags uint32, v schema.Version) {
 	if flags&schema.FlagCopy != 0 {
 		r.copied.Store(uint64(v))
 	}
 }
 
-// put claims a result, applies it without the lock, and notes that it is in place.
+// put claims a result, applies it without the lock, and records that it is in place.
 func (r *results) put(c *exchange.Result, bucket schema.Bucket, apply func() error) (lost []exchange.Pull, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,17 +142,17 @@ func (r *results) put(c *exchange.Result, bucket schema.Bucket, apply func() err
 	return lost, r.finish()
 }
 
-// unlocked does something without the lock, which the caller has and has again, also where that panics.
+// unlocked calls do without the lock, which the caller holds before and after, even after a panic.
 func (r *results) unlocked(do func() error) error {
 	r.mu.Unlock()
 	defer r.mu.Lock()
 	return do()
 }
 
-// overRows stands for the dense chunk of a result over rows.
+// overRows is the dense chunk number of a result over rows.
 const overRows = -1
 
-// find finds the round of a result, which may come in several frames where rows are kept here, and its dense chunk.
+// find sets the round of a result, and the part if rows arrive in several frames, and returns its dense chunk.
 func (r *results) find(h *schema.Head, c *exchange.Result) (chunk int) {
 	c.Round, c.Parts = -1, 1
 	if slices.Contains(r.sparse, rowOwner{c.Owner, h.Bucket}) {
@@ -169,7 +169,7 @@ func (r *results) find(h *schema.Head, c *exchange.Result) (chunk int) {
 	return chunk
 }
 
-// over notes that a shard's round over rows is over, of which the rows that it has made tell in place of a result.
+// over records that a shard's round over rows is over, which the rows that it made prove instead of a result.
 func (r *results) over(shard int, b schema.Batch, weight float64) error {
 	bucket := r.flat.place.SparseBucket(shard)
 	if r.rowsTold || !slices.Contains(r.sparse, rowOwner{shard, bucket}) {
@@ -188,7 +188,7 @@ func (r *results) keepsRows() bool {
 	return r.replicas != nil && slices.Contains(r.replicas.replicated(), true)
 }
 
-// apply puts a claimed result in place. Only who has the claim touches the next version of its chunk; tables have
+// apply stores a claimed result. Only the goroutine with the claim touches the next version of its chunk; tables have
 // locks of their own.
 func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error {
 	if chunk == overRows {
@@ -199,8 +199,8 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 	}
 	values, held := v.Float32s(), r.clipped.takes(chunk)
 	at, offset := r.flat.chunks[chunk], r.flat.rounds[chunk].offset
-	// Where no lane had a sample nothing changes. But a trainer that begins with the version that the batch has made has none
-	// before it.
+	// If no lane had a sample nothing changes. But a trainer that begins with the version after this batch has no version
+	// before it, and takes the values.
 	if h.Weight == 0 && r.shared && (r.average || len(values) == 0 || planted.Is(planted.SkipEmptyBatch)) {
 		if !held {
 			r.params.keep(chunk)
@@ -220,7 +220,7 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 	return nil
 }
 
-// applyRows applies a part of a result over rows to the tables that are kept here.
+// applyRows applies a part of a result over rows to the tables stored here.
 func (r *results) applyRows(owner int, v *schema.View) error {
 	if err := r.flat.place.CheckFrame(v, owner); err != nil {
 		return err
@@ -236,7 +236,7 @@ func (r *results) applyRows(owner int, v *schema.View) error {
 	return nil
 }
 
-// roundOver notes what rows say besides: that the shard's round which made their version is over.
+// roundOver records what rows imply: the shard's round that made their version is over.
 func (r *results) roundOver(shard int, h *schema.Head) error {
 	r.noteCopy(h.Flags, schema.Version(h.Batch))
 	if version := h.Batch - min(h.Batch, schema.Batch(h.Offset)); version > 0 {

@@ -3,14 +3,14 @@ package trainer
 import "gradbus/schema"
 
 // routing finds the shards that own the distinct keys of a batch, and cuts each shard's share into messages whose
-// values fit a chunk. Lookups and sparse gradients both use it: the first for all keys, the second for those that a
-// tree node has a gradient for. Its memory is reused; what it returns is valid until the next assign.
+// values fit a chunk. Lookups use it for all keys, sparse gradients for the keys with a gradient in a tree node. Its
+// memory is reused: its results are valid until the next assign.
 type routing struct {
 	dims      []int // of each table
 	shards    int
 	valuesMax int // float32 values in one message
 	owner     func(table int, key uint64) int
-	quiet     []bool // of each table: its keys are routed, but not sent; nil where all are
+	quiet     []bool // [table] its keys are routed but not sent; nil: none is quiet
 
 	shard []shardKeys
 	of    [][]uint16 // [table][local id] owning shard
@@ -25,8 +25,8 @@ type shardKeys struct {
 	chunks [][]piece // pieces, by message
 }
 
-// piece is a run of one table's keys within one message: count of them, the first being number first of the shard's
-// share of that table. Pieces of one chunk travel together.
+// piece is a run of one table's keys within one message: count keys from index first of the shard's share of that
+// table. Pieces with one chunk number form one message.
 type piece struct {
 	chunk, table, first, count int
 }
@@ -63,8 +63,8 @@ func (s *routing) assign(keys [][]uint64) {
 	s.cut()
 }
 
-// assignLocals routes the keys whose local ids are in chosen[table], ascending, to the shards that from routes them to.
-// Positions are within chosen.
+// assignLocals routes the keys whose local ids are in chosen[table], ascending, to their shards in from. Positions are
+// indices into chosen.
 func (s *routing) assignLocals(from *routing, chosen func(table int) []uint64) {
 	s.begin()
 	for table := range s.dims {
@@ -110,17 +110,17 @@ func (s *routing) cut() {
 	}
 }
 
-// chunks lists what a shard is sent, message by message, and within a message table by table.
+// chunks returns the messages to a shard: for each its pieces, table by table.
 func (s *routing) chunks(shard int) [][]piece { return s.shard[shard].chunks }
 
-// positions are where the keys of a piece are among the keys of its table that were assigned, ascending.
+// positions returns the positions of a piece's keys among the assigned keys of its table, ascending.
 func (s *routing) positions(shard int, p piece) []int32 {
 	k := &s.shard[shard]
 	first := k.starts[p.table] + p.first
 	return k.at[first : first+p.count]
 }
 
-// layout is the room that a frame needs for the pieces of one message.
+// layout returns the frame layout for the pieces of one message.
 func (s *routing) layout(kind schema.Kind, dtype schema.DType, pieces []piece) schema.Layout {
 	l := schema.Layout{Kind: kind, DType: dtype, Sections: len(pieces)}
 	for _, p := range pieces {
@@ -130,8 +130,8 @@ func (s *routing) layout(kind schema.Kind, dtype schema.DType, pieces []piece) s
 	return l
 }
 
-// appendPieces cuts counts[table] rows of dims[table] values into chunks of at most valuesMax values. A row that is
-// larger than that travels alone.
+// appendPieces cuts counts[table] rows of dims[table] values into chunks of at most valuesMax values. A larger row gets
+// a chunk of its own.
 func appendPieces(to []piece, counts, dims []int, valuesMax int) []piece {
 	chunk, free := 0, valuesMax
 	for table, count := range counts {

@@ -8,34 +8,34 @@ import (
 	"gradbus/schema"
 )
 
-// rowSums adds the sparse gradients of the hosted lanes up the lane tree, table by table, once the last lane of a
-// hosted node is there: one pass over the rows, however many lanes they come from. Rows are named by local ids, whose
-// order is the order of the keys, so that sums over local ids are sums over keys.
+// rowSums sums the sparse gradients of the hosted lanes up the lane tree, table by table, when the last lane of a
+// hosted node has ended: one pass over the rows for any number of lanes. Rows have local ids, in the order of their
+// keys, so sums over local ids are sums over keys.
 type rowSums struct {
 	backend cuda.Backend
 	lanes   int // of the job
 	first   lane.Lane
-	dims    []int      // of a row's gradient as it travels
-	perRow  *rowCounts // of tables that are divided by them; nil where none is
+	dims    []int      // [table] number of values of a row's gradient in frames
+	perRow  *rowCounts // counts of tables with PerRow; nil if there is none
 
-	dtype   schema.DType // in which sums travel
+	dtype   schema.DType // type of sums in frames
 	rounder rounder
-	bags    *bagGrads           // the gradients of the hosted lanes, as they were given
-	count   func(table int) int // of local ids
+	bags    *bagGrads           // gradients of the hosted lanes, as the workload set them
+	count   func(table int) int // returns the number of local ids
 
-	open  [][]laneRows // [table] of the lanes of the node under way that gave rows, ascending
+	open  [][]laneRows // [table] lanes with rows in the node under way, ascending
 	terms []cuda.RowsTerm
 	node  [][]rows // [hosted node][table] complete sums of the batch
 
-	closes int    // index of the node that the lane under way ends, or -1
-	at     int    // number of the hosted lane
-	given  []bool // of each table: the lane gave its gradient
+	closes int    // index of the node that the lane under way completes, or -1
+	at     int    // index of the hosted lane
+	given  []bool // [table] the lane's gradient was set
 
 	single []int64 // 0, 1, 2, ...
 	keys   []int64 // scratch of expand
 }
 
-// laneRows are one lane's.
+// laneRows are the rows of one lane.
 type laneRows struct {
 	lane lane.Lane
 	rows
@@ -45,7 +45,7 @@ type laneRows struct {
 type rows struct {
 	ids    []uint64
 	values []float32
-	halves []uint16 // values as they travel, where that is in 16 bits
+	halves []uint16 // values as sent, if in 16 bits
 }
 
 func (r *rows) set(ids []uint64, values []float32) {
@@ -62,7 +62,7 @@ func newRowSums(backend cuda.Backend, lanes int, bags *bagGrads, dims []int) *ro
 	return s
 }
 
-// singles are the offsets of n bags of one.
+// singles returns the offsets of n bags of one key.
 func (s *rowSums) singles(n int) []int64 {
 	for len(s.single) <= n {
 		s.single = append(s.single, int64(len(s.single)))
@@ -70,7 +70,7 @@ func (s *rowSums) singles(n int) []int64 {
 	return s.single[:n+1]
 }
 
-// reset starts a batch: no node has a row.
+// reset starts a batch without rows.
 func (s *rowSums) reset() {
 	for _, node := range s.node {
 		for table := range node {
@@ -83,7 +83,7 @@ func (s *rowSums) reset() {
 	s.bags.reset()
 }
 
-// begin starts hosted lane number at.
+// begin starts hosted lane at.
 func (s *rowSums) begin(at int, l laneSums) {
 	s.at, s.closes = at, l.closes
 	clear(s.given)
@@ -98,8 +98,8 @@ func (s *rowSums) give(table int) error {
 	return nil
 }
 
-// add takes the lane's gradient of a table. ids are local ids below count, ascending; values [len(ids), dim] is not
-// kept.
+// add sets the lane's gradient of a table. ids are local ids below count, ascending. It copies ids and values
+// [len(ids), dim].
 func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 	if err := s.give(table); err != nil {
 		return err
@@ -110,8 +110,8 @@ func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 	return nil
 }
 
-// addBags takes the lane's gradient of a table by its bags. ids, the lane's local ids, must stay as they are until the
-// batch has been sent; offsets and grad are not kept.
+// addBags sets the lane's gradient of a table by bags. The caller must not change ids, the lane's local ids, until the
+// batch has been sent. addBags copies offsets and grad.
 func (s *rowSums) addBags(table int, mode cuda.Mode, ids, offsets []int64, grad []float32) error {
 	if err := s.give(table); err != nil {
 		return err
@@ -120,11 +120,11 @@ func (s *rowSums) addBags(table int, mode cuda.Mode, ids, offsets []int64, grad 
 	return nil
 }
 
-// next are the rows of hosted lane at in the node under way, to be set.
+// next returns the rows of hosted lane at in the node under way, to be filled.
 func (s *rowSums) next(table, at int) *rows {
 	open := s.open[table]
 	if n := len(open); n < cap(open) {
-		open = open[:n+1] // and its memory
+		open = open[:n+1] // reuses its memory
 	} else {
 		open = append(open, laneRows{})
 	}
@@ -134,7 +134,7 @@ func (s *rowSums) next(table, at int) *rows {
 	return &last.rows
 }
 
-// expand sums the bags of hosted lane at up by row.
+// expand sums the bags of hosted lane at by row.
 func (s *rowSums) expand(table, at int, b *bagGrad) error {
 	dim, count := s.perRow.dim(table, s.dims[table]), s.count(table)
 	room, out := min(len(b.ids), count), s.next(table, at)
@@ -153,7 +153,7 @@ func (s *rowSums) expand(table, at int, b *bagGrad) error {
 	return nil
 }
 
-// merge adds the lanes of a node that is complete.
+// merge sums the lanes of a complete node.
 func (s *rowSums) merge(table, node int) error {
 	open, out := s.open[table], &s.node[node][table]
 	s.open[table], s.terms = open[:0], s.terms[:0]
@@ -180,8 +180,8 @@ func (s *rowSums) merge(table, node int) error {
 	return nil
 }
 
-// end finishes a lane. If that completes a node, it decides in which form each of its tables travels, and adds up those
-// that travel as rows.
+// end ends a lane. If that completes a node, end decides for each table whether it is sent as rows or as bags, and sums
+// those sent as rows.
 func (s *rowSums) end() error {
 	g, node := s.bags, s.closes
 	if node < 0 {
@@ -207,7 +207,7 @@ func (s *rowSums) end() error {
 	return nil
 }
 
-// finite reports whether what the lane under way has given has finite values alone.
+// finite reports whether the gradients of the lane under way have only finite values.
 func (s *rowSums) finite() bool {
 	for table := range s.dims {
 		if s.backend.FirstNonFinite(cuda.Float32s(s.bags.lanes[s.at][table].all())) >= 0 {
@@ -217,14 +217,14 @@ func (s *rowSums) finite() bool {
 	return true
 }
 
-// drop forgets what the lane under way has given, and does what follows a lane before it.
+// drop removes the lane under way, and does what follows the lane before it.
 func (s *rowSums) drop(late laneSums) error {
 	s.bags.there[s.at] = false
 	s.closes = late.closes
 	return s.end()
 }
 
-// replay takes what a hosted lane has given for a table, with the memory of rows.
+// replay adds the gradient that a hosted lane set for a table, and takes over the memory of its rows.
 func (s *rowSums) replay(table, at int, b *bagGrad) error {
 	switch b.given {
 	case givenRows:
@@ -237,9 +237,9 @@ func (s *rowSums) replay(table, at int, b *bagGrad) error {
 	return nil
 }
 
-// rounded rounds the sums of a hosted node to what travels, where that has 16 bits. Rows have no error feedback: a
-// residual for every row that a trainer ever touches would be as large as the table, and what a rare row is owed would
-// be added many batches later, to a gradient that has nothing to do with it.
+// rounded rounds the sums of a hosted node if they are sent in 16 bits. Rows have no error feedback. A residual for
+// every row that a trainer ever touches would be as large as the table, and the residual of a rare row would be added
+// many batches later, to an unrelated gradient.
 func (s *rowSums) rounded(node int) ([]rows, error) {
 	sums := s.node[node]
 	if s.dtype == schema.DTypeFloat32 {
@@ -274,15 +274,14 @@ func (s *rowSums) roundBags(node int) error {
 	return nil
 }
 
-// rowCounts puts behind the gradient of each row how often the lane's keys name it, where a table is divided by that.
-// It is added up as the gradient is, so each owner has the number over all lanes that gave one. A nil rowCounts counts
-// for no table.
+// rowCounts appends to the gradient of each row how often the lane's keys name it, for tables with PerRow. Counts are
+// summed as gradients are, so each owner has the count over all lanes with a gradient. A nil rowCounts counts nothing.
 type rowCounts struct {
 	tables *tables
-	times  []float32 // by local id; scratch
+	times  []float32 // [local id] scratch
 }
 
-// dim returns the number of values of a row's gradient that the workload computes, of those that are sent.
+// dim returns the number of values of a row's gradient without a count; dims is the number in frames.
 func (c *rowCounts) dim(table, dims int) int {
 	if c == nil {
 		return dims
@@ -290,7 +289,7 @@ func (c *rowCounts) dim(table, dims int) int {
 	return c.tables.specs[table].Dim
 }
 
-// add widens the rows of a hosted lane.
+// add appends the counts to the rows of a hosted lane.
 func (c *rowCounts) add(table, at int, r *rows) {
 	if c == nil || !c.tables.specs[table].PerRow {
 		return
@@ -302,43 +301,42 @@ func (c *rowCounts) add(table, at int, r *rows) {
 	}
 	dim, n := c.tables.specs[table].Dim, len(r.ids)
 	r.values = append(r.values, make([]float32, n)...)
-	for i := n - 1; i >= 0; i-- { // from the end: nothing is written over that is still needed
+	for i := n - 1; i >= 0; i-- { // from the end, so no value is overwritten before it is moved
 		copy(r.values[i*(dim+1):], r.values[i*dim:(i+1)*dim])
 		r.values[i*(dim+1)+dim] = c.times[r.ids[i]]
 	}
 }
 
-// bagGrads keeps the row gradients of the hosted lanes as the workload gave them. When the last lane of a hosted node
-// is there it decides, table by table, in which form they travel: a table of a node is either all bags, lane by lane,
-// or all rows, added up. The bits are the same, unless values are rounded to 16 bits: then bags are rounded in one form
-// and sums of them in the other.
+// bagGrads has the row gradients of the hosted lanes as the workload set them. When the last lane of a hosted node has
+// ended, it decides, table by table, in which form they are sent: all as bags, lane by lane, or all as rows, summed.
+// The bits are the same, unless values are rounded to 16 bits: then one form rounds bags and the other sums of them.
 type bagGrads struct {
 	dtype  schema.DType
 	first  lane.Lane
 	nodes  []lane.Node
-	owners *routing // of all keys of the batch: which shard owns which
+	owners *routing // routes all keys of the batch to their shards
 
 	lanes [][]bagGrad // [hosted lane][table]
-	form  [][]bool    // [hosted node][table]: as bags
-	there []bool      // of each hosted lane: it is present
+	form  [][]bool    // [hosted node][table] sent as bags
+	there []bool      // [hosted lane] it is present
 
-	seen []uint32  // of a table's local ids: the count that has seen it
-	now  uint32    // number of the count
-	last []counted // of each shard
+	seen []uint32  // [local id] number of the last count that saw it
+	now  uint32    // number of the current count
+	last []counted // [shard] last counted item
 
-	whole  []bool // of each table: shards pool it, so it always travels as bags
-	perRow []bool // of each table: rows have their count behind them, so it always travels as rows
+	whole  []bool // [table] shards pool it, so it is always sent as bags
+	perRow []bool // [table] rows have counts, so it is always sent as rows
 }
 
 // bagGrad is one lane's gradient of one table.
 type bagGrad struct {
 	given   givenAs
 	ids     []int64   // local ids of the lane's keys, in the order of the bags
-	keys    []uint64  // in place of ids: the keys themselves, where shards pool the table
+	keys    []uint64  // the keys, instead of ids, if shards pool the table
 	offsets []int64   // [bags+1]
 	values  []float32 // [bags, dim], scaled so that rows are plain sums of them
-	halves  []uint16  // values as they travel, where that is in 16 bits
-	rows    rows      // where rows were given
+	halves  []uint16  // values as sent, if in 16 bits
+	rows    rows      // if given is givenRows
 }
 
 type givenAs uint8
@@ -383,7 +381,7 @@ func (g *bagGrads) begin(at int) {
 	}
 }
 
-// all are the values that were given.
+// all returns the values that were set.
 func (b *bagGrad) all() []float32 {
 	switch b.given {
 	case givenRows:
@@ -394,13 +392,13 @@ func (b *bagGrad) all() []float32 {
 	return nil
 }
 
-// lanesOf are the hosted lanes [lo, hi) of a node.
+// lanesOf returns the hosted lanes [lo, hi) of a node.
 func (g *bagGrads) lanesOf(node int) (lo, hi int) {
 	n := g.nodes[node]
 	return int(n.First) - int(g.first), n.End() - int(g.first)
 }
 
-// set keeps a gradient given by bags. Mean bags are divided by their length here, in float32, as BagBackward does.
+// set stores a gradient by bags. It divides mean bags by their length in float32, as BagBackward does.
 func (b *bagGrad) set(mode cuda.Mode, dim int, ids, offsets []int64, grad []float32) {
 	b.given, b.ids, b.keys = givenBags, ids, nil
 	b.offsets, b.values = append(b.offsets[:0], offsets...), append(b.values[:0], grad...)
@@ -416,7 +414,7 @@ func (b *bagGrad) set(mode cuda.Mode, dim int, ids, offsets []int64, grad []floa
 	}
 }
 
-// checkBags checks a gradient given by bags.
+// checkBags checks a gradient by bags.
 func checkBags(mode cuda.Mode, dim, ids int, offsets []int64, grad []float32) error {
 	bags := len(offsets) - 1
 	switch {
@@ -437,9 +435,9 @@ func checkBags(mode cuda.Mode, dim, ids int, offsets []int64, grad []float32) er
 	return nil
 }
 
-// asBags says whether a table of a node travels as bags. Rows that the workload gave do not; what may travel as either
-// goes by the bytes of sections, keys, offsets and values. Each trainer may decide for itself, since the frames say
-// what they hold.
+// asBags reports whether a table of a node is sent as bags. Gradients that the workload set by rows are not. Otherwise
+// the form with fewer bytes of sections, keys, offsets and values is used. Trainers may decide differently, since
+// frames describe their content.
 func (g *bagGrads) asBags(table, node, dim, distinct int) bool {
 	if g.perRow[table] {
 		return false
@@ -462,7 +460,7 @@ func (g *bagGrads) asBags(table, node, dim, distinct int) bool {
 	return bags < rows
 }
 
-// Bytes of a section in either form, and of what it holds beside values.
+// Bytes of a section in either form, and of its entries except values.
 const (
 	rowsSectionBytes = 16
 	bagsSectionBytes = 24
@@ -470,13 +468,13 @@ const (
 	offsetBytes      = 4
 )
 
-// bytes are those of a table of lanes [lo, hi), as rows and as bags: sections, keys, offsets and values on all shards.
-// With 16-bit values they are counted as if there were one shard: the form then shows in the bits, which may not depend
-// on how many shards there are.
+// bytes returns the bytes of a table of lanes [lo, hi), as rows and as bags: sections, keys, offsets and values on all
+// shards. For 16-bit values it counts as if there were one shard: the form then shows in the bits, which must not
+// depend on the number of shards.
 func (g *bagGrads) bytes(table, lo, hi, dim, distinct int) (rows, bags int) {
 	of, row := g.owners.of[table], dim*g.dtype.Bytes()
 	g.seen = grown(g.seen, distinct)
-	if g.now++; g.now == 0 { // stamps start over
+	if g.now++; g.now == 0 { // the number has wrapped around
 		clear(g.seen[:cap(g.seen)])
 		g.now = 1
 	}
@@ -512,7 +510,7 @@ func (g *bagGrads) bytes(table, lo, hi, dim, distinct int) (rows, bags int) {
 	return rows, bags
 }
 
-// counted is the last counted item of a shard: its rows have a section; the lane and the bag, from 1.
+// counted is a shard's last counted item: whether its rows have a section, and the lane and the bag, from 1.
 type counted struct {
 	any       bool
 	lane, bag int

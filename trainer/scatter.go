@@ -2,18 +2,18 @@ package trainer
 
 import "gradbus/schema"
 
-// scatter divides a node's gradients of tables into messages for each shard. A table is sent as rows, or, if bagGrads
-// decides so, as bags: a shard then gets, for each lane, the bags that have a key there, with only these keys. A share
-// is cut table by table, and within a table lane by lane. A bag that does not fit continues in the next message with
-// the same gradient, which changes nothing: a gradient counts once for each key.
+// scatter divides a node's gradients of tables into messages to each shard. A table is sent as rows, or, if bagGrads
+// decides so, as bags: for each lane, a shard gets the bags with a key there, with only these keys. A share is cut
+// table by table, and within a table lane by lane. A bag that does not fit continues in the next message with the same
+// gradient. That changes nothing, since a gradient counts once for each key.
 type scatter struct {
 	sums  *rowSums
 	place *schema.Placement
-	rows  *routing                 // of the rows of a node
+	rows  *routing                 // routes the rows of a node
 	keys  func(table int) []uint64 // by local id
 
 	node   int
-	of     []rows         // the node's
+	of     []rows         // rows of the node
 	bags   [][]routedBags // [shard*tables + table][lane of the node]
 	pieces []scatterPiece
 	chunks [][]scatterPiece // of one shard
@@ -22,15 +22,15 @@ type scatter struct {
 // routedBags is one shard's part of one lane's bags of one table.
 type routedBags struct {
 	keys   []uint64
-	bags   []int32 // of the lane
-	starts []int   // first of keys of each bag
+	bags   []int32 // indices of the lane's bags
+	starts []int   // index in keys of each bag's first key
 }
 
 // scatterPiece is one message's part of a table: rows if lane is negative, else bags of a lane.
 type scatterPiece struct {
 	piece
-	lane     int // number of the hosted lane
-	firstKey int // of routedBags.keys
+	lane     int // index of the hosted lane
+	firstKey int // index in routedBags.keys
 	keys     int
 }
 
@@ -48,7 +48,7 @@ func newScatter(sums *rowSums, rows *routing, place *schema.Placement, keys func
 	return s
 }
 
-// assign scatters the gradients of a hosted node. owners are those of all keys of the batch.
+// assign scatters the gradients of a hosted node. owners has the routing of all keys of the batch.
 func (s *scatter) assign(node int, owners *routing) (err error) {
 	if s.of, err = s.sums.rounded(node); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (s *scatter) scatterBags(b *bagGrad, table, lane int, owners *routing) {
 	}
 }
 
-// share lists what a shard is sent of the node that was assigned, message by message. It is valid until the next call.
+// share returns the messages of the assigned node to a shard. It is valid until the next call.
 func (s *scatter) share(shard int) [][]scatterPiece {
 	c := cutter{pieces: s.pieces[:0], free: s.rows.valuesMax, max: s.rows.valuesMax}
 	for table, dim := range s.rows.dims {
@@ -124,8 +124,8 @@ func (s *scatter) share(shard int) [][]scatterPiece {
 	return s.chunks
 }
 
-// cutter cuts a share into messages. Their size is counted in float32 values: dim for a row, and with bags one for the
-// offset and two for each key.
+// cutter cuts a share into messages. Sizes are counted in float32 values: dim for a row; for a bag dim, one for the
+// offset, and two for each key.
 type cutter struct {
 	pieces    []scatterPiece
 	chunk     int
@@ -165,7 +165,7 @@ func (c *cutter) bags(table, dim, at int, d *routedBags) {
 		for bag < len(d.bags) {
 			room := (c.free - dim - 1) / 2
 			if c.free == c.max {
-				room = max(room, c.max/2, 1) // a row that is larger than a message travels alone
+				room = max(room, c.max/2, 1) // a row that is larger than a message gets a message of its own
 			}
 			if room < 1 {
 				break
@@ -186,7 +186,7 @@ func (c *cutter) bags(table, dim, at int, d *routedBags) {
 	}
 }
 
-// end is behind the last key of a bag.
+// end returns the index after the last key of a bag.
 func (d *routedBags) end(bag int) int {
 	if bag+1 < len(d.starts) {
 		return d.starts[bag+1]
@@ -194,7 +194,7 @@ func (d *routedBags) end(bag int) int {
 	return len(d.keys)
 }
 
-// layout is the room that a frame needs for the pieces of one message.
+// layout returns the frame layout for the pieces of one message.
 func (s *scatter) layout(shard int, pieces []scatterPiece) schema.Layout {
 	l := schema.Layout{Kind: schema.KindSparse, DType: s.sums.dtype, Sections: len(pieces)}
 	for _, p := range pieces {
@@ -208,12 +208,12 @@ func (s *scatter) layout(shard int, pieces []scatterPiece) schema.Layout {
 	return l
 }
 
-// fill writes a message for a shard into a frame of the layout.
+// fill writes a message to a shard into a frame of the layout.
 func (s *scatter) fill(f *schema.Frame, shard int, pieces []scatterPiece) {
 	keys, values, halves, offsets := f.Keys(), f.Float32s(), f.Halves(), f.Offsets()
 	for i, p := range pieces {
 		dim, whole, column := s.rows.dims[p.table], s.rows.dims[p.table], 0
-		var at []int32 // which rows of from32 or from16
+		var at []int32 // indices of rows of from32 or from16
 		var from32 []float32
 		var from16 []uint16
 		if p.lane < 0 {

@@ -12,41 +12,41 @@ import (
 
 // sender sends a trainer's gradients.
 //
-// The rounds of an owner leave in one order, which is the same for all trainers: chunk after chunk of the flat space,
-// each for all hosted nodes, then the sparse rounds. With any other order two trainers whose windows are full of
-// different rounds could wait for each other for ever. So a trainer that hosts several nodes sends while the last of
-// them is computed.
+// The rounds of an owner are sent in one order, which is the same for all trainers: chunk after chunk of the flat
+// space, each for all hosted nodes, then the sparse rounds. With another order, two trainers whose windows are full of
+// different rounds could wait for each other forever. So a trainer with several nodes sends while the last of them is
+// computed.
 type sender struct {
 	job, from string
 	links     []*shardLink // by owner
-	own       *reducer     // what this trainer adds up itself; nil where it owns nothing
+	own       *reducer     // sums what this trainer owns; nil if it owns nothing
 	flat      *flatSpace
 	compute   *compute
-	sparse    []rowOwner // empty where the job has no tables
+	sparse    []rowOwner // empty if the job has no tables
 
-	sets      []*frameSet // of batch b at b % len: ahead+1
+	sets      []*frameSet // of batch b at b % len; ahead+1 entries
 	*frameSet             // of the batch under way
-	scatter   *scatter    // of a node's rows
-	lookup    *routing    // of all keys of the batch: who owns which
+	scatter   *scatter    // cuts a node's rows into messages
+	lookup    *routing    // routes all keys of the batch to their owners
 
 	results  *results
 	activity *activity // of the session
 	norm     gradientNorm
-	times    *bucketTrace  // of the batch under way; nil if not traced
-	head     schema.Head   // what its frames have in common
-	sendTime time.Duration // spent on it
-	left     int           // chunks of the batch that have not been closed
-	held     int           // the last of them, where it leaves when modules were stepped; -1: none is
-	holds    bool          // it is so: modules are stepped with the batch
+	times    *bucketTrace  // of the batch under way; nil without a trace
+	head     schema.Head   // common fields of its frames
+	sendTime time.Duration // time spent sending it
+	left     int           // number of its chunks that are not closed
+	held     int           // last chunk, if it is sent after modules were stepped; else -1
+	holds    bool          // the last chunk waits for modules to step
 }
 
-// frameSet is the frames of one batch, built once and refilled in place.
+// frameSet has the frames of one batch, built once and refilled in place.
 type frameSet struct {
 	dense [][]*schema.Frame // [node][chunk]
 	rows  rowFrames
 }
 
-// rowFrames are those of one batch's rows, [node][of sparse][chunk], as many as were ever needed.
+// rowFrames are the frames of one batch's rows, [node][sparse owner][chunk]. They grow as needed.
 type rowFrames [][][]*schema.Frame
 
 func newRowFrames(nodes, sparse int) rowFrames {
@@ -94,7 +94,7 @@ func (s *sender) newFrames() (*frameSet, error) {
 	return set, nil
 }
 
-// begin starts a batch, and waits until the frames of the one that used the same may be refilled.
+// begin starts a batch, and waits until its frames, which an earlier batch used, may be refilled.
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	s.head, s.sendTime, s.times = head, 0, s.results.timesOf(head.Batch)
 	s.left, s.held = len(s.flat.chunks), -1
@@ -107,7 +107,7 @@ func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	return nil
 }
 
-// end notes what has been posted up to the end of batch b.
+// end records what has been posted up to the end of batch b.
 func (s *sender) end(b schema.Batch) {
 	for _, l := range s.links {
 		if l.outbox != nil {
@@ -116,8 +116,8 @@ func (s *sender) end(b schema.Batch) {
 	}
 }
 
-// awaitSent waits until the frames of batch b, which is complete, have left as this trainer sees it, too: a result may
-// arrive before the call returns that has sent the last of them.
+// awaitSent waits until all frames of batch b, which is complete, count as sent. A result may arrive before the call
+// that sent the last frame returns.
 func (s *sender) awaitSent(ctx context.Context, b schema.Batch) error {
 	for _, l := range s.links {
 		if l.outbox == nil {
@@ -130,8 +130,8 @@ func (s *sender) awaitSent(ctx context.Context, b schema.Batch) error {
 	return nil
 }
 
-// chunkClosed is told that the sum of a node over a chunk is in its frame. Once the last present node's is, the chunk
-// leaves for all nodes.
+// chunkClosed is called when the sum of a node over a chunk is in its frame. If the node is the last present one, the
+// chunk is sent for all nodes.
 func (s *sender) chunkClosed(node, chunk int) error {
 	plan := s.compute.plan
 	if node != plan.lanes[plan.last].closes {
@@ -144,7 +144,7 @@ func (s *sender) chunkClosed(node, chunk int) error {
 	return s.sendChunk(chunk)
 }
 
-// sendHeld sends the chunk that was held. So no batch is complete before the modules are stepped with it.
+// sendHeld sends the chunk that waited, so no batch is complete before its modules are stepped.
 func (s *sender) sendHeld() error {
 	if s.held < 0 {
 		return nil
@@ -191,7 +191,7 @@ func (s *sender) sendChunk(chunk int) error {
 	return nil
 }
 
-// sendRows sends every node's rows to every owner, or that it has none.
+// sendRows sends every node's rows to every owner. An owner without rows receives an empty frame.
 func (s *sender) sendRows() error {
 	if len(s.sparse) == 0 {
 		return nil

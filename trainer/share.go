@@ -14,11 +14,11 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// Where trainers own dense parameters and their optimizer (apply "mean"), the trainer of lane 0 sends a version that is
-// written down to the shards, and all trainers receive it from there after a restart: see shard/trainerstate.go.
+// If trainers own dense parameters and their optimizer (apply "mean"), the trainer of lane 0 sends each version to be
+// stored to the shards. After a restart all trainers receive it from there: see shard/trainerstate.go.
 
-// share is the part of a version that the trainer of lane 0 sends: a copy of the dense parameters and of replicated
-// tables, with the optimizers' state.
+// share is the copy of a version that the trainer of lane 0 sends: dense parameters and replicated tables, with the
+// optimizers' state.
 type share struct {
 	*connection
 	exchange *exchanging
@@ -28,14 +28,15 @@ type share struct {
 	replicas *replicas
 	pieces   *shard.Pieces
 
-	mu      sync.Mutex     // guards what follows; before locks of tables
-	version schema.Version // that was copied last; 0: none was
+	mu      sync.Mutex     // guards the fields below; acquired before locks of tables
+	version schema.Version // version copied last; 0: none
 	chunks  [][]state.Tensor
 	rows    map[schema.Table]*sharedRows
 }
 
-// copyAt copies a version that has just become whole, if results have said that it is written down and this trainer has
-// lane 0. Nothing changes the version meanwhile: the next batch has no results before this trainer has sent its part.
+// copyAt copies version v, which has just become complete, if results have marked it to be stored and this trainer has
+// lane 0. Nothing changes the version during the copy: the next batch has no results before this trainer has sent its
+// part.
 func (s *share) copyAt(v schema.Version) {
 	if s.joined.FirstLane != 0 || s.results.copied.Load() != uint64(v) {
 		return
@@ -50,10 +51,10 @@ func (s *share) copyAt(v schema.Version) {
 	s.version, s.chunks, s.rows = v, chunks, rows
 }
 
-// chunkAt returns a chunk at a version that is asked for. It is not known before the version is whole here, and has
-// nothing if the version is over and was not copied.
+// chunkAt returns a chunk at a requested version. known is false before the version is complete here. tensors is nil if
+// the version is over and was not copied.
 func (s *share) chunkAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
-	known = s.newest() >= v // before it is looked for
+	known = s.newest() >= v // before the lookup
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.version == v {
@@ -62,7 +63,8 @@ func (s *share) chunkAt(v schema.Version, chunk int) (tensors []state.Tensor, kn
 	return nil, known
 }
 
-// answerShard tells a shard what a chunk is at a version. Who asks too early asks again.
+// answerShard answers a shard's request for a part of a version. A request that comes too early gets no answer; the
+// shard repeats it.
 func (s *share) answerShard(owner int, v *schema.View) error {
 	h, link := v.Head(), s.links[owner]
 	if s.place.Plan.Owner != schema.ByTrainers || h.Flags&schema.FlagParameters == 0 ||
@@ -93,8 +95,8 @@ func (s *share) answerShard(owner int, v *schema.View) error {
 	return nil
 }
 
-// takeResumed gives an answer to the question for parameters that this trainer begins with. It ignores a frame without
-// values.
+// takeResumed passes on an answer to the request for the parameters with which this trainer begins. It ignores frames
+// without values.
 func (s *share) takeResumed(owner int, v *schema.View) error {
 	h := v.Head()
 	other := h.Generation != s.joined.Generation || schema.Version(h.Batch) != s.joined.Version
@@ -105,15 +107,15 @@ func (s *share) takeResumed(owner int, v *schema.View) error {
 	return err
 }
 
-// chunksAskedBytes bounds the values that are asked for at once.
+// chunksAskedBytes bounds the values requested at once.
 const chunksAskedBytes = 4 << 20
 
-// chunksAsk asks for some chunks at a version, and puts the answers in place.
+// chunksAsk requests chunks at a version, and stores the answers.
 type chunksAsk struct {
 	version schema.Version
-	first   schema.Sequence // number of the question for chunks[0]; the others' follow
+	first   schema.Sequence // number of the request for chunks[0]; the others follow
 	chunks  []int
-	owners  []int // who are asked for them
+	owners  []int // shard of each request
 	flat    *flatSpace
 	pieces  *shard.Pieces
 
@@ -146,8 +148,8 @@ func (a *chunksAsk) send(to *connection, i int) error {
 	return to.pull(a.owners[i], h)
 }
 
-// receiveVersion asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of
-// them: each of the shard in whose part of a version it lies.
+// receiveVersion receives all parameters and rows of trainers at a version, with the optimizer's state, each from the
+// shard that stores that part of the version.
 func (s *share) receiveVersion(ctx context.Context, v schema.Version) error {
 	place := s.place.OnShards()
 	if err := s.copyDense(ctx, v, place); err != nil {
@@ -159,7 +161,7 @@ func (s *share) receiveVersion(ctx context.Context, v schema.Version) error {
 	return s.results.resumed(schema.Batch(v) - 1)
 }
 
-// copyDense asks for all parameters at a version, each chunk of its shard.
+// copyDense requests all parameters at a version, each chunk from its shard.
 func (s *share) copyDense(ctx context.Context, v schema.Version, place *schema.Placement) error {
 	params := s.params.state
 	ask := &chunksAsk{version: v, flat: s.flat, pieces: s.pieces, restore: params.Restore()}
@@ -180,7 +182,7 @@ func (s *share) copyDense(ctx context.Context, v schema.Version, place *schema.P
 	return ask.restore.Done()
 }
 
-// copyTables asks for the rows of all replicated tables at a version, each partition of its shard.
+// copyTables requests the rows of all replicated tables at a version, each partition from its shard.
 func (s *share) copyTables(ctx context.Context, v schema.Version, place *schema.Placement) error {
 	for t, table := range s.replicas.tables {
 		if table == nil {
@@ -195,33 +197,33 @@ func (s *share) copyTables(ctx context.Context, v schema.Version, place *schema.
 	return nil
 }
 
-// rowsAsk asks for the rows of a table, a stretch of some partitions at a time, and puts the answers in place.
+// rowsAsk requests the rows of a table, ranges of several partitions at a time, and stores the answers.
 type rowsAsk struct {
 	version schema.Version
 	table   schema.Table
 	spec    *schema.TableSpec
-	from    state.Table // says which rows there are
+	from    state.Table // has the keys of each partition
 	pieces  *shard.Pieces
 	place   *schema.Placement
 
-	first schema.Sequence // number of the question about parts[0]; the others' follow
-	parts []rowsPart      // that are asked for
+	first schema.Sequence // number of the request for parts[0]; the others follow
+	parts []rowsPart      // ranges requested now
 
 	mu      sync.Mutex // a leaf
 	restore state.RowsRestore
 }
 
-// rowsPart is a stretch of a partition that is asked for.
+// rowsPart is a requested range of a partition.
 type rowsPart struct {
-	owner     int // who is asked
+	owner     int // shard that is asked
 	partition schema.Partition
-	cursor    uint64 // first key; behind the last that has come
+	cursor    uint64 // first key of the range, after the last key received
 }
 
-// rowsAskedMax bounds the stretches that are requested at once, each in one frame.
+// rowsAskedMax bounds the ranges requested at once, each in one frame.
 const rowsAskedMax = 16
 
-// all gets all rows.
+// all receives all rows.
 func (a *rowsAsk) all(ctx context.Context, s *share) error {
 	next := schema.Partition(0)
 	for {
@@ -245,7 +247,7 @@ func (a *rowsAsk) all(ctx context.Context, s *share) error {
 	}
 }
 
-// open are the parts that are not whole.
+// open returns the parts that are not complete.
 func (a *rowsAsk) open() (all []rowsPart) {
 	for _, p := range a.parts {
 		if a.from.Left(p.partition, p.cursor) > 0 {
@@ -281,7 +283,7 @@ func (a *rowsAsk) send(to *connection, i int) error {
 		return err
 	}
 	a.mu.Lock()
-	cursor := p.cursor // an answer may just be put in place
+	cursor := p.cursor // an answer may be stored at this time
 	a.mu.Unlock()
 	h := to.head(schema.Batch(a.version))
 	h.Bucket, h.Flags, h.Sequence = schema.Bucket(p.partition), schema.FlagParameters, a.first+schema.Sequence(i)
@@ -292,7 +294,7 @@ func (a *rowsAsk) send(to *connection, i int) error {
 	return link.publish(to.subject(fabric.KindPull, link.member), f.Seal())
 }
 
-// askShards asks owners, and waits for their answers, for the job's deadline at most.
+// askShards sends requests to owners, and waits for their answers, at most for the job's deadline.
 func (s *share) askShards(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), errNoParameters)
 	defer cancel()
@@ -305,7 +307,7 @@ func (s *share) askShards(ctx context.Context, a asker, first schema.Sequence, o
 	return s.exchange.awaitAnswers(ctx, resumeAsked)
 }
 
-// resumed notes that all results of a batch are in place, which others have had.
+// resumed records that all results of a batch are in place, which earlier trainers had.
 func (r *results) resumed(last schema.Batch) error {
 	r.begin(last)
 	for owner, rounds := range r.rounds {
@@ -320,16 +322,16 @@ func (r *results) resumed(last schema.Batch) error {
 	return nil
 }
 
-// sharedRows is a replicated table at a version that is written down, which shards ask for: each for the rows in its
-// part. Old rows are kept of those that later batches change.
+// sharedRows is a replicated table at a version to be stored. Each shard requests the rows in its part. Rows that later
+// batches change are copied first.
 type sharedRows struct {
-	lock  *sync.Mutex // that of the table, which guards what follows
+	lock  *sync.Mutex // lock of the table, which guards the fields below
 	rows  state.RowsCopy
-	left  map[int]bool // shards that have not got all of theirs
-	ended bool         // nothing is asked for any more, or old rows take too much
+	left  map[int]bool // shards that have not received all of their rows
+	ended bool         // the copy is no longer needed, or too large
 }
 
-// copyRows begins to copy the replicated tables, which are at a version that is to be copied. The copies before it end.
+// copyRows begins to copy the replicated tables at the current version. It ends earlier copies.
 func (s *share) copyRows() map[schema.Table]*sharedRows {
 	s.mu.Lock()
 	for _, t := range s.rows {
@@ -364,7 +366,7 @@ func (s *share) copyRows() map[schema.Table]*sharedRows {
 	return all
 }
 
-// endIf gives up what is copied where a condition holds.
+// endIf ends the copy if holds returns true.
 func (t *sharedRows) endIf(holds func() bool) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
@@ -374,7 +376,7 @@ func (t *sharedRows) endIf(holds func() bool) {
 	}
 }
 
-// limit ends copies whose old rows take more than they may. It is called after each step.
+// limit ends copies that take more than state.CopyBytesMax. It is called after each step.
 func (s *share) limit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -383,9 +385,9 @@ func (s *share) limit() {
 	}
 }
 
-// sharedAt is a stretch of the rows of a partition from a key on, at a version that a shard asks for. It is not known
-// before the version is whole here, and nothing where the version is over and was not copied. A key behind the last one
-// of the table says that the shard has got all of its rows, and is not answered.
+// sharedAt returns a range of the rows of a partition from a key on, at the version that a shard requests. known is
+// false before the version is complete here; rows is nil if the version is over and was not copied. A key after the
+// last of the table confirms that the shard has received all of its rows, and is not answered.
 func (s *share) sharedAt(owner int, h *schema.Head, table schema.Table, from []uint64) (rows *state.Rows,
 	known bool) {
 	if int(table) >= len(s.replicas.tables) || s.replicas.tables[table] == nil || len(from) != 1 ||
@@ -393,7 +395,7 @@ func (s *share) sharedAt(owner int, h *schema.Head, table schema.Table, from []u
 		return nil, false
 	}
 	v := schema.Version(h.Batch)
-	known = s.newest() >= v // before it is looked for
+	known = s.newest() >= v // before the lookup
 	s.mu.Lock()
 	var shared *sharedRows
 	if s.version == v {
@@ -407,7 +409,7 @@ func (s *share) sharedAt(owner int, h *schema.Head, table schema.Table, from []u
 		s.replicas.specs[table].Rows)
 }
 
-// stretch answers a shard.
+// stretch returns a range of rows for a shard.
 func (t *sharedRows) stretch(owner int, p schema.Partition, from uint64, valuesMax int, end uint64) (rows *state.Rows,
 	known bool) {
 	if from >= end {

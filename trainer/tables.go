@@ -8,17 +8,17 @@ import (
 	"gradbus/schema"
 )
 
-// tables holds what a trainer needs of the embedding tables for one batch: the keys of its lanes, the distinct ones,
+// tables has the keys and rows of the embedding tables for one batch: the keys of the hosted lanes, the distinct ones,
 // and their rows.
 type tables struct {
 	specs []schema.TableSpec
-	used  [][]uint64  // [table] keys of all hosted lanes, lane after lane
+	used  [][]uint64  // [table] keys of all hosted lanes, lane by lane
 	ends  [][]int     // [table][hosted lane] end of the lane's part of used
 	sets  []keySet    // [table] distinct keys and local ids
-	keys  [][]uint64  // [table] the distinct keys, of sets
+	keys  [][]uint64  // [table] distinct keys, from sets
 	rows  [][]float32 // [table] [U, dim], filled as answers arrive
 
-	bags    [][]laneBags // [table][hosted lane] of tables that have a pooling
+	bags    [][]laneBags // [table][hosted lane] of tables with a pooling
 	offsets [][]int64    // scratch of collectBags
 }
 
@@ -45,7 +45,7 @@ func (t *tables) dims() []int {
 	return dims
 }
 
-// sumDims are the values that gradients of rows have.
+// sumDims returns the number of values of a row's gradient in each table.
 func (t *tables) sumDims() []int {
 	dims := make([]int, len(t.specs))
 	for i := range t.specs {
@@ -63,7 +63,7 @@ func (t *tables) reset() {
 	}
 }
 
-// collect appends the keys of one lane, number at of the hosted ones.
+// collect appends the keys of one lane, hosted lane at.
 func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (samples int, err error) {
 	samples, out := w.Keys(b, l, t.used)
 	if f, may := w.(interface{ fault() error }); may && f.fault() != nil {
@@ -93,14 +93,14 @@ func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (sampl
 	return samples, t.collectBags(w, b, l, at, samples)
 }
 
-// nameTo closes the keys of a table for the lanes before hosted lane to; at is the one that is open.
+// nameTo closes the keys of a table for the hosted lanes from *at up to but not including to, and sets *at to to.
 func (t *tables) nameTo(table int, at *int, to int) {
 	for ; *at < to; *at++ {
 		t.ends[table][*at] = len(t.used[table])
 	}
 }
 
-// closeNames closes the keys of all tables, and checks them against the samples of the lanes. lane is that of the
+// closeNames closes the keys of all tables, and checks them against the samples of the lanes. lane is the lane of the
 // error.
 func (t *tables) closeNames(at, samples []int) (lane int, err error) {
 	for table := range t.specs {
@@ -129,7 +129,7 @@ func withoutSamples(spec *schema.TableSpec, keys int) error {
 		keys, spec.Name)
 }
 
-// find reduces the collected keys to distinct ones.
+// find computes the distinct keys.
 func (t *tables) find() error {
 	for i := range t.sets {
 		set, spec := &t.sets[i], &t.specs[i]
@@ -137,7 +137,7 @@ func (t *tables) find() error {
 			if err := t.checkKeys(i); err != nil {
 				return err
 			}
-			continue // what is distinct is for the shards to find
+			continue // shards find the distinct keys
 		}
 		if err := set.find(t.used[i]); err != nil {
 			return fmt.Errorf("table %q: %w", spec.Name, err)
@@ -150,7 +150,7 @@ func (t *tables) find() error {
 	return nil
 }
 
-// size makes room for the rows of the distinct keys. Their values are what they happen to be until they arrive.
+// size sizes the rows of the distinct keys. Their values are undefined until they arrive.
 func (t *tables) size() {
 	for i := range t.rows {
 		t.rows[i] = grown(t.rows[i], len(t.keys[i])*t.specs[i].Dim)
@@ -158,7 +158,7 @@ func (t *tables) size() {
 	t.sizeBags()
 }
 
-// laneIDs are the local ids of the keys of hosted lane number at.
+// laneIDs returns the local ids of the keys of hosted lane at.
 func (t *tables) laneIDs(table, at int) []int64 {
 	before := 0
 	if at > 0 {
@@ -167,8 +167,8 @@ func (t *tables) laneIDs(table, at int) []int64 {
 	return t.sets[table].ids[before:t.ends[table][at]]
 }
 
-// keySet finds the distinct keys of one table over all lanes that a trainer hosts. Its memory is reused from batch to
-// batch, so what it returns is valid until the next call of find.
+// keySet finds the distinct keys of one table over all hosted lanes. Its memory is reused, so its results are valid
+// until the next call of find.
 type keySet struct {
 	keys []uint64 // distinct, ascending: local id i is keys[i]
 	ids  []int64  // local id of each occurrence, in the order of the occurrences
@@ -176,7 +176,7 @@ type keySet struct {
 	sorted, spare []occurrence
 }
 
-// occurrence is one use of a key; the sort carries its position along.
+// occurrence is one use of a key, with its position before sorting.
 type occurrence struct {
 	key uint64
 	at  uint32
@@ -195,7 +195,7 @@ func (s *keySet) find(occurrences []uint64) error {
 	if n == 0 {
 		return nil
 	}
-	if ascend(occurrences) { // as those do that were found distinct before
+	if ascend(occurrences) { // as keys do that were made distinct before
 		s.keys = append(s.keys, occurrences...)
 		for i := range s.ids {
 			s.ids[i] = int64(i)
@@ -225,8 +225,8 @@ func ascend(keys []uint64) bool {
 	return true
 }
 
-// sort is a radix sort by bytes, lowest first. A byte in which all keys agree is skipped, so that keys below 2^16 take
-// two passes. 2,000 keys below 2^16 take 15 us where a comparison sort takes 120.
+// sort is a radix sort by bytes, lowest first. It skips bytes in which all keys agree, so keys below 2^16 take two
+// passes. 2,000 keys below 2^16 take 15 us, with a comparison sort 120 us.
 func (s *keySet) sort(occurrences []uint64) {
 	var counts [8][256]uint32
 	for i, key := range occurrences {
@@ -254,7 +254,7 @@ func (s *keySet) sort(occurrences []uint64) {
 	}
 }
 
-// grown gives a slice of n elements that reuses s where it is large enough. The elements are what they happen to be.
+// grown returns a slice of n elements, which reuses the memory of s if it is large enough. The elements are undefined.
 func grown[T any](s []T, n int) []T {
 	if cap(s) >= n {
 		return s[:n]

@@ -10,21 +10,21 @@ import (
 	"gradbus/schema"
 )
 
-// A lost trainer leaves a slot whose lanes the others need. The coordinator has one of them compute these besides its
-// own, as a further membership: it begins with the batch under way, and to all other members it is a member of its own.
-// The goroutine that calls Run drives both, the one that is behind first, so that neither waits for what the other has
-// yet to send. A slot to take interrupts whatever Run waits for.
+// When a trainer is lost, the coordinator has another one compute its lanes besides its own, beginning with the batch
+// under way. That trainer does so with a further membership, which to all other members is a member of its own. The
+// goroutine that calls Run drives both memberships, the one that is behind first, so neither waits for what the other
+// has yet to send. A request to take a slot interrupts whatever Run waits for.
 
-// takeovers are the slots that a session is to take.
+// takeovers are the lost trainers' slots that a session takes.
 type takeovers struct {
 	mu        sync.Mutex // a leaf
 	pending   []*schema.Joined
-	interrupt context.CancelCauseFunc // of what Run waits for; nil between two
+	interrupt context.CancelCauseFunc // interrupts what Run waits for; nil if it waits for nothing
 
-	hosted []*membership // that were taken; of the goroutine that calls Run
+	hosted []*membership // memberships of taken slots; used by the goroutine that calls Run
 }
 
-// request adds a slot to take. A repetition changes nothing.
+// request adds a slot to take. Repetitions change nothing.
 func (t *takeovers) request(j *schema.Joined) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +35,7 @@ func (t *takeovers) request(j *schema.Joined) {
 	}
 }
 
-// next gives what is pending, and a context that ends by ErrAgain where there is more.
+// next returns the pending slots, and a context that ends by ErrAgain when there are more.
 func (t *takeovers) next(ctx context.Context) (wait context.Context, pending []*schema.Joined) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,7 @@ func (t *takeovers) next(ctx context.Context) (wait context.Context, pending []*
 	return wait, pending
 }
 
-// end says that nothing is waited for.
+// end records that Run waits for nothing.
 func (t *takeovers) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,8 +59,8 @@ func (t *takeovers) stop() {
 	}
 }
 
-// train computes all batches before a version: of this trainer's lanes, and of those of slots that it has taken, or
-// takes while it runs.
+// train computes all batches before version until, of this trainer's lanes and of the slots that it has taken or takes
+// meanwhile.
 func (s *membership) train(ctx context.Context, w Workload, until schema.Version) error {
 	defer s.takeovers.end()
 	for wait := context.Context(nil); ; {
@@ -77,14 +77,14 @@ func (s *membership) train(ctx context.Context, w Workload, until schema.Version
 	}
 }
 
-// takePending takes the slots that are to be taken by now. It gives what waits are to end with: ctx, or by ErrAgain
-// where there are more.
+// takePending takes the pending slots. It returns the context for waits: it ends with ctx, or by ErrAgain when there
+// are more slots.
 func (s *membership) takePending(ctx, taking context.Context) (wait context.Context, err error) {
 	wait, pending := s.takeovers.next(ctx)
 	for _, j := range pending {
 		if err := s.take(taking, j); err != nil {
 			if taking.Err() != nil {
-				err = context.Cause(taking) // of which the other is a consequence
+				err = context.Cause(taking) // err is a consequence of that
 			}
 			return nil, s.failed(taking, s.newest(), err)
 		}
@@ -92,8 +92,8 @@ func (s *membership) takePending(ctx, taking context.Context) (wait context.Cont
 	return wait, nil
 }
 
-// take begins to compute the lanes of a slot. Where that fails because the slot is another's by now, or the job ends,
-// nothing has happened.
+// take begins to compute the lanes of a slot. If the slot is another trainer's by now, or the job ends, take has no
+// effect.
 func (s *membership) take(ctx context.Context, j *schema.Joined) error {
 	hosted := &s.takeovers.hosted
 	if i := slices.IndexFunc(*hosted, func(m *membership) bool { return m.joined.Member == j.Member }); i >= 0 {
@@ -117,7 +117,7 @@ func (s *membership) take(ctx context.Context, j *schema.Joined) error {
 		err = m.enter(ctx)
 	}
 	if err != nil {
-		m.left = true // it has sent nothing: the coordinator gives the slot to another
+		m.left = true // it has sent nothing: the coordinator gives the slot to another trainer
 		m.close()
 		return s.refuseSlot(ctx, j, err)
 	}
@@ -125,7 +125,7 @@ func (s *membership) take(ctx context.Context, j *schema.Joined) error {
 	return nil
 }
 
-// refuseSlot logs why a slot cannot be taken. The session continues without it, unless it has ended itself.
+// refuseSlot logs why a slot cannot be taken. The session continues without it, unless ctx has ended.
 func (s *membership) refuseSlot(ctx context.Context, j *schema.Joined, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -135,7 +135,7 @@ func (s *membership) refuseSlot(ctx context.Context, j *schema.Joined, err error
 	return nil
 }
 
-// drop ends a session whose slot is another's.
+// drop ends the membership of a slot that was reassigned to another trainer.
 func (s *membership) drop(hosted *membership) {
 	s.takeovers.hosted = slices.DeleteFunc(s.takeovers.hosted, func(h *membership) bool { return h == hosted })
 	s.config.Log.Warn("lanes reassigned to another trainer", "job", s.job.Name, "member", s.joined.Member,
@@ -144,8 +144,8 @@ func (s *membership) drop(hosted *membership) {
 	hosted.close()
 }
 
-// advance computes one batch of the slot that is behind, or, where all have committed all batches, waits until these
-// are complete; then it is done. A wait ends with the second context.
+// advance computes one batch of the slot that is behind. If all slots have committed all batches, it waits until these
+// are complete, and returns done. Waits end with wait.
 func (s *membership) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
 	next := s.behind(func(m *membership) uint64 { return uint64(until - min(until, m.newest())) })
 	if next.run.committed < until {
@@ -159,8 +159,8 @@ func (s *membership) advance(ctx, wait context.Context, w Workload, until schema
 	return true, nil
 }
 
-// behind is the slot that has committed the fewest batches, this one where others have as many. planned is
-// how many batches a slot that was just taken, or has finished before, is to compute.
+// behind returns the membership that has committed the fewest batches, s itself if equal. planned returns the number of
+// batches for a slot that was just taken, or has finished a run of batches.
 func (s *membership) behind(planned func(*membership) uint64) *membership {
 	next := s
 	for _, m := range s.takeovers.hosted {
@@ -174,7 +174,7 @@ func (s *membership) behind(planned func(*membership) uint64) *membership {
 	return next
 }
 
-// settleAll waits until what was committed is complete, of all places.
+// settleAll waits until the committed batches of all slots are complete.
 func (s *membership) settleAll(ctx, wait context.Context) error {
 	for _, m := range append([]*membership{s}, s.takeovers.hosted...) {
 		err := s.within(wait, m, func(wait context.Context) error { return m.settle(wait, m.run.committed) })
@@ -185,7 +185,7 @@ func (s *membership) settleAll(ctx, wait context.Context) error {
 	return nil
 }
 
-// finish ends the runs of the slots that were taken, whose batches are complete.
+// finish ends the runs of batches of the taken slots, whose batches are complete.
 func (t *takeovers) finish() {
 	for _, s := range t.hosted {
 		if s.run != nil {
@@ -195,7 +195,7 @@ func (t *takeovers) finish() {
 	}
 }
 
-// within calls do with a context that ends with one of the runs, too. That of Run does with its own.
+// within calls do with a context that also ends with the membership one. For s itself wait already does.
 func (s *membership) within(wait context.Context, one *membership, do func(wait context.Context) error) error {
 	if one != s {
 		var stop func()
@@ -205,7 +205,7 @@ func (s *membership) within(wait context.Context, one *membership, do func(wait 
 	return do(wait)
 }
 
-// of makes an error of one of the runs that of this one.
+// of converts an error of the membership one into an error of s.
 func (s *membership) of(ctx context.Context, one *membership, err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrAgain):
@@ -219,7 +219,7 @@ func (s *membership) of(ctx context.Context, one *membership, err error) error {
 	return s.failed(ctx, one.newest(), fmt.Errorf("in the place of %s: %w", one.joined.Member, err))
 }
 
-// leaveAll ends the slots that were taken besides the session's own, which others may have then.
+// leaveAll ends the taken slots, which other trainers may take then.
 func (t *takeovers) leaveAll(reason string, handOver bool) {
 	for _, s := range t.hosted {
 		s.handsOver = handOver
@@ -230,8 +230,8 @@ func (t *takeovers) leaveAll(reason string, handOver bool) {
 	t.hosted = nil
 }
 
-// Of a trainer that is lost, a program that takes its batches from NextAssigned gets the lanes, too, beginning with those
-// of the batch under way. They come as a Batch of the lost trainer's slot, which is a membership of its own.
+// NextAssigned returns the lanes of a lost trainer too, beginning with those of the batch under way, as a Batch of the
+// lost trainer's slot.
 
 // nextAssigned is Session.NextAssigned in this run.
 func (s *membership) nextAssigned(ctx context.Context) (*Batch, error) {
@@ -247,8 +247,7 @@ func (s *membership) nextAssigned(ctx context.Context) (*Batch, error) {
 	}
 }
 
-// excuse takes an error of a run of batches: nil where that is of a lost trainer's slot which is another trainer's by
-// now.
+// excuse returns err, or nil if it belongs to a lost trainer's slot that was reassigned to another trainer.
 func (s *membership) excuse(ctx context.Context, of *membership, err error) error {
 	if err == nil || of == s || of.Err() == nil || s.Err() != nil || s.run == nil {
 		return err
@@ -261,8 +260,8 @@ func (s *membership) excuse(ctx context.Context, of *membership, err error) erro
 	return nil
 }
 
-// waitAssigned waits as nextAssigned does, and gives the membership that has the next batch: this one, whose newest
-// version is complete then, or that of a lost trainer's slot, at the version on which its batch is computed.
+// waitAssigned waits as nextAssigned does, and returns the membership with the next batch: s, whose newest version is
+// then complete, or that of a lost trainer's slot, at the version on which its batch is computed.
 func (s *membership) waitAssigned(ctx context.Context) (*membership, error) {
 	if err := s.Err(); err != nil {
 		return nil, err
@@ -303,7 +302,7 @@ func (s *membership) waitAssigned(ctx context.Context) (*membership, error) {
 	}
 }
 
-// patiently gives a context that ends as ctx does, but not by ErrAgain: for what cannot be interrupted.
+// patiently returns a context that ends as ctx does, except by ErrAgain, for steps that cannot be interrupted.
 func patiently(ctx context.Context) (context.Context, func()) {
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -18,20 +18,20 @@ import (
 // heartbeatLate bounds the delay of a report, which keepTime sends with a heartbeat.
 const heartbeatLate = 500 * time.Millisecond
 
-// reports makes what a session says of itself, once a second, to watchers. A goroutine of its own makes a
-// report, from counters that the session keeps in any case and under locks that are held for moments.
+// reports makes the session's telemetry report for watchers, once per TelemetryEvery. A goroutine of its own makes it
+// from counters that exist in any case, under locks held briefly.
 //
-// keepTime asks for one just before a heartbeat, which then takes it along: both are one message, and no watcher is woken
-// for the report alone, which costs more than the report itself. A heartbeat never waits for a report: one that is late
-// leaves with a heartbeat of its own. Where keepTime is held up, as by a shard that takes nothing, the goroutine sends
-// both.
+// keepTime requests a report just before a heartbeat, which then contains it: both are one message, so no watcher is
+// woken for a report alone, which costs more than the report. A heartbeat never waits for a report; a late report is
+// sent with a heartbeat of its own. If keepTime is blocked, for example by a shard that accepts nothing, the goroutine
+// sends both.
 type reports struct {
-	due   chan struct{}          // has room for one: a report is to be made
-	made  atomic.Pointer[[]byte] // and not sent yet, as JSON
-	asked time.Time              // when one was asked for last; keepTime's
-	once  sync.Once              // the log has said that one cannot be sent
+	due   chan struct{}          // capacity 1: a report is requested
+	made  atomic.Pointer[[]byte] // report to be sent, as JSON
+	asked time.Time              // time of the last request; used by keepTime
+	once  sync.Once              // logs the first report that cannot be sent
 
-	mu     sync.Mutex // guards what follows, for the goroutine and the last report
+	mu     sync.Mutex // guards the fields below, for the goroutine and the last report
 	report schema.Telemetry
 	body   schema.TrainerReport
 	meter  *process.Meter
@@ -46,23 +46,23 @@ func newReports(started time.Time, backend cuda.Backend) *reports {
 	return p
 }
 
-// heartbeats tell the coordinator that this trainer is there, and watchers how it fares.
+// heartbeats sends heartbeats to the coordinator, and telemetry reports to watchers.
 type heartbeats struct {
 	*connection
 	exchange     *exchanging
 	stats        *statistics
 	activity     *activity
 	modules      *modules
-	reducer      *reducer // nil where this trainer adds up nothing for others
+	reducer      *reducer // nil if this trainer sums nothing for others
 	fingerprints *fingerprints
-	reports      *reports // nil where none are sent
+	reports      *reports // nil if none are sent
 }
 
-// keepReports is the goroutine that makes them, until the session ends.
+// keepReports makes reports until the session ends. It is a goroutine.
 func (h *heartbeats) keepReports() {
 	p := h.reports
 	defer p.disks.Close()
-	late := time.NewTimer(0) // the first at once
+	late := time.NewTimer(0) // the first report is due at once
 	defer late.Stop()
 	for {
 		select {
@@ -71,7 +71,7 @@ func (h *heartbeats) keepReports() {
 		case <-late.C:
 			h.makeReport()
 			if h.stuck(time.Now()) {
-				break // and is silent, so that the deadline finds it
+				break // stays silent, so that the deadline applies
 			}
 			if err := h.sendHeartbeat(); err != nil {
 				h.fail(err)
@@ -83,8 +83,8 @@ func (h *heartbeats) keepReports() {
 	}
 }
 
-// tickHeartbeat is called every tickEvery, with the time at which the last heartbeat was sent, and sends the next one
-// when it is due, or a report is that cannot wait for it. It never waits.
+// tickHeartbeat is called every tickEvery. It sends the next heartbeat if it is due, or if a report cannot wait for it.
+// sent is the time of the last heartbeat. It never waits.
 func (h *heartbeats) tickHeartbeat(now time.Time, sent *time.Time) error {
 	left := h.config.HeartbeatEvery - now.Sub(*sent)
 	if h.heartbeatDue.Swap(false) {
@@ -98,7 +98,7 @@ func (h *heartbeats) tickHeartbeat(now time.Time, sent *time.Time) error {
 			p.asked = now
 			select {
 			case p.due <- struct{}{}:
-			default: // it has yet to do so
+			default: // one is already requested
 			}
 		}
 		made = p.made.Load() != nil
@@ -113,7 +113,7 @@ func (h *heartbeats) tickHeartbeat(now time.Time, sent *time.Time) error {
 	return h.sendReport()
 }
 
-// sendHeartbeat says that this trainer is there, and how it fares where a report is made.
+// sendHeartbeat sends a heartbeat, with the report if there is one.
 func (h *heartbeats) sendHeartbeat() error {
 	frame, err := h.heartbeat()
 	if err != nil {
@@ -122,7 +122,7 @@ func (h *heartbeats) sendHeartbeat() error {
 	return publish(h.control, h.subject(fabric.KindHeartbeat, schema.All), frame)
 }
 
-// heartbeat is with the report that is made, unless no frame can have it.
+// heartbeat returns a heartbeat with the report, or without it if no frame has room for it.
 func (h *heartbeats) heartbeat() ([]byte, error) {
 	if p := h.reports; p != nil {
 		if report := p.made.Swap(nil); report != nil {
@@ -136,7 +136,7 @@ func (h *heartbeats) heartbeat() ([]byte, error) {
 	return schema.EncodeHeartbeat(h.signHead(), nil)
 }
 
-// makeReport makes a report of this moment, in place of one that was not sent.
+// makeReport makes a report of the current state. It replaces a report that was not sent.
 func (h *heartbeats) makeReport() {
 	p := h.reports
 	p.mu.Lock()
@@ -153,14 +153,14 @@ func (h *heartbeats) makeReport() {
 	p.made.Store(&report)
 }
 
-// reportFailed logs the first error: a report more or less is nothing to end a job for.
+// reportFailed logs the first error. A missing report does not end a job.
 func (h *heartbeats) reportFailed(err error) {
 	h.reports.once.Do(func() {
 		h.config.Log.Warn("report not sent", "job", h.job.Name, "member", h.joined.Member, "err", err)
 	})
 }
 
-// sendLastReport says how a session ends, so that one that was shorter than a second is seen, too.
+// sendLastReport reports the end of a session, so that sessions shorter than a second are seen.
 func (h *heartbeats) sendLastReport() {
 	if h.reports == nil || h.control == nil || h.ctx.Err() != nil {
 		return
@@ -171,7 +171,7 @@ func (h *heartbeats) sendLastReport() {
 	}
 }
 
-// fillReport writes what the session knows of itself.
+// fillReport writes the session's state.
 func (h *heartbeats) fillReport(t *schema.TrainerReport) {
 	h.stats.mu.Lock()
 	stats := h.stats.counters
@@ -180,7 +180,7 @@ func (h *heartbeats) fillReport(t *schema.TrainerReport) {
 	h.stats.mu.Unlock()
 	t.RunID, t.Batch, t.Planned = h.joined.RunID, h.newest(), schema.Batch(h.planned.Load())
 	t.Batches, t.Samples, t.Behind, t.LanesSkipped = stats.batches, stats.samples, stats.behind, stats.lanesSkipped
-	if len(h.modules.all) > 0 { // versions of their own, which no batch of the job makes
+	if len(h.modules.all) > 0 { // they have versions of their own, which no batch of the job makes
 		t.Hosted, t.Batch = t.Planned == 0 && h.modules.passes.training(time.Now()), max(t.Batch, schema.Batch(stats.batches))
 	}
 	t.KeysSeconds, t.LookupSeconds, t.ComputeSeconds = seconds(stats.keysTime), seconds(stats.lookupTime),
@@ -202,7 +202,7 @@ func (h *heartbeats) fillReport(t *schema.TrainerReport) {
 	}
 }
 
-// fillTraffic writes what the connections and the windows to all owners count.
+// fillTraffic writes the counters of the connections and windows to all owners.
 func (h *heartbeats) fillTraffic(t *schema.TrainerReport) {
 	t.Traffic = schema.Traffic{Dropped: h.faults.Load(), Connected: h.connected()}
 	for _, conn := range h.conns() {
@@ -230,7 +230,8 @@ func (h *heartbeats) fillTraffic(t *schema.TrainerReport) {
 
 func seconds(d time.Duration) schema.Real { return schema.Real(max(0, d.Seconds())) }
 
-// addLoss takes the sum of the losses of a batch over this trainer's samples, and its mean. mu of statistics is held.
+// addLoss adds a batch's sum of the losses over this trainer's samples, and sets the last mean. The caller holds mu of
+// statistics.
 func addLoss(l *schema.TrainLoss, sum float64, samples int) {
 	if samples == 0 {
 		return
@@ -260,17 +261,17 @@ const (
 var doingNames = [...]schema.Doing{schema.DoingJoining, schema.DoingKeys, schema.DoingLookup, schema.DoingCompute,
 	schema.DoingSend, schema.DoingResult, schema.DoingOther}
 
-// activity is the activity of the goroutine that calls Run, and its beginning: one word, which that goroutine stores
-// several times per batch and a report reads. Zero means joining since the session was made.
+// activity is the current activity of the goroutine that calls Run, and its beginning, in one word. That goroutine
+// stores it several times per batch; reports read it. Zero means joining since the session was made.
 type activity struct {
 	epoch time.Time
-	word  atomic.Uint64 // time since epoch in ns, times 8, and a doing
+	word  atomic.Uint64 // time since epoch in ns, times 8, plus a doing
 }
 
-// begin notes what is done from now on.
+// begin records that activity d begins now.
 func (a *activity) begin(d doing) { a.beginAt(d, time.Now()) }
 
-// beginAt is begin for who knows the time.
+// beginAt is begin at a known time.
 func (a *activity) beginAt(d doing, now time.Time) {
 	a.word.Store(uint64(max(0, now.Sub(a.epoch)))<<3 | uint64(d))
 }
@@ -281,8 +282,8 @@ func (a *activity) now(at time.Duration) (schema.Doing, time.Duration) {
 	return doingNames[word&7], max(0, at-time.Duration(word>>3))
 }
 
-// sendReport tells the coordinator whom this trainer's rounds wait for, as often as it gives signs of life, so that
-// one who lives and sends nothing is found out where no shard of a ps would notice.
+// sendReport tells the coordinator for which trainers this trainer's rounds wait, as often as heartbeats. So a trainer
+// that sends heartbeats and no gradients is found even if no shard of a ps waits for it.
 func (h *heartbeats) sendReport() error {
 	if h.reducer == nil {
 		return nil
@@ -295,7 +296,7 @@ func (h *heartbeats) sendReport() error {
 	return publish(h.control, h.subject(fabric.KindCtl, schema.Coordinator), frame)
 }
 
-// awaited returns the first shard that a session waits for: one that has not answered a lookup, or whose results are
+// awaited returns the first shard for which a session waits: one that has not answered a lookup, or whose results are
 // missing. It returns nil if the session waits for no shard, or for another trainer.
 func (h *heartbeats) awaited(doing schema.Doing) *int {
 	owner := -1
@@ -310,8 +311,8 @@ func (h *heartbeats) awaited(doing schema.Doing) *int {
 
 func resent(o fabric.OutboxStats) uint64 { return o.Gaps + o.Timeout + o.Back }
 
-// counters count what a session has done since it joined. Times are wall time of the goroutine that calls Run; they add
-// up to the time between the first batch and the last but for report.
+// counters count what a session has done since it joined. Times are wall time of the goroutine that calls Run. They add
+// up to the time between the first batch and the last, except for report.
 type counters struct {
 	batches, samples uint64
 	lanesSkipped     uint64
@@ -319,8 +320,8 @@ type counters struct {
 
 	keysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
 	lookupTime  time.Duration // waiting for rows
-	computeTime time.Duration // in the workload, and adding up lanes
-	sendTime    time.Duration // building gradient frames, and publishing those that the windows have room for
+	computeTime time.Duration // in the workload, and summing lanes
+	sendTime    time.Duration // building gradient frames, and publishing those for which the windows have room
 	resultTime  time.Duration // waiting for results after everything was sent
 
 	lookupsRepeated uint64
@@ -337,23 +338,23 @@ func (t *counters) add(samples int, times *batchTimes) {
 	t.resultTime += times.result
 }
 
-// statistics are counters of one run, for any goroutine.
+// statistics are the counters of one run, safe for concurrent use.
 type statistics struct {
-	mu sync.Mutex // guards what follows, and digests of fingerprints. A leaf
+	mu sync.Mutex // guards the fields below, and digests of fingerprints. A leaf
 	counters
 	loss   schema.TrainLoss
-	norm   *schema.Real // of the gradient, of the batch that was measured last; nil before the first
+	norm   *schema.Real // gradient norm of the last measured batch; nil before the first
 	normOf schema.Batch
 }
 
-// count changes counters.
+// count calls add with the lock held.
 func (s *statistics) count(add func(*counters)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	add(&s.counters)
 }
 
-// batchTimes is where the time of one batch went.
+// batchTimes are the times of one batch's phases.
 type batchTimes struct {
 	begin, last                         time.Time
 	keys, lookup, compute, send, result time.Duration
@@ -364,10 +365,10 @@ func startTimes() *batchTimes {
 	return &batchTimes{begin: now, last: now}
 }
 
-// restart begins the batch again, after a wait.
+// restart begins the batch's time again, after a wait.
 func (t *batchTimes) restart() { t.lap(); t.begin = t.last }
 
-// lap is the time since the lap before.
+// lap returns the time since the previous lap.
 func (t *batchTimes) lap() time.Duration {
 	now := time.Now()
 	lap := now.Sub(t.last)
