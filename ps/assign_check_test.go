@@ -56,13 +56,13 @@ func TestForgedAssignsMakeNothing(t *testing.T) {
 	real := shardtest.SmallJob("real", 1, 1)
 	record(t, jobs, 7, real, schema.DataServer{ID: "a", Shards: []int{0}},
 		schema.DataServer{ID: "other", Shards: []int{1}})
-	f.assign(7, &schema.Assign{Job: real, Shards: 2, Own: []int{0}, DeadlineMS: 3_600_000})
+	f.assign(7, &schema.Assign{Job: real, Shards: 2, Own: []int{0}})
 	// statistics are an iteration behind
 	eventually(t, "the shard of the real job is here",
 		func() bool { return s.runHere("real") == 7 && s.Stats().Memory > 0 })
 	promised, goroutines := s.Stats().Memory, settled(runtime.NumGoroutine)
 	wider := shardtest.SmallJob("real", 3, 3) // places that the shard does not have
-	f.assign(7, &schema.Assign{Job: wider, Shards: 2, Own: []int{0}, Serial: 9, DeadlineMS: 1000,
+	f.assign(7, &schema.Assign{Job: wider, Shards: 2, Own: []int{0}, Serial: 9,
 		Since: []schema.Generation{1, 1, 9}})
 	other := shardtest.SmallJob("real", 1, 1)
 	other.Seed++
@@ -74,20 +74,18 @@ func TestForgedAssignsMakeNothing(t *testing.T) {
 		{8, schema.Assign{Job: real, Shards: 2, Own: []int{0}}},
 		{9, schema.Assign{Job: other, Shards: 2, Own: []int{0}}},
 	} {
-		a.DeadlineMS = 1000
 		f.assign(a.run, &a.Assign)
 		forged++
 		eventually(t, "a forged run is counted",
 			func() bool { return s.Stats().Reasons[schema.ReasonWrongSender] == uint64(forged) })
 	}
 	record(t, jobs, 5, shardtest.SmallJob("elsewhere", 1, 1), schema.DataServer{ID: "other", Shards: []int{0}})
-	f.assign(5, &schema.Assign{Job: shardtest.SmallJob("elsewhere", 1, 1), Shards: 1, Own: []int{0}, DeadlineMS: 1000})
+	f.assign(5, &schema.Assign{Job: shardtest.SmallJob("elsewhere", 1, 1), Shards: 1, Own: []int{0}})
 	record(t, jobs, 6, shardtest.SmallJob("more", 1, 1), schema.DataServer{ID: "a", Shards: []int{0}})
-	f.assign(6, &schema.Assign{Job: shardtest.SmallJob("more", 1, 1), Shards: 400, Own: []int{0, 100, 200, 300},
-		DeadlineMS: 1000})
+	f.assign(6, &schema.Assign{Job: shardtest.SmallJob("more", 1, 1), Shards: 400, Own: []int{0, 100, 200, 300}})
 	for i := range 30 {
 		f.assign(7, &schema.Assign{Job: shardtest.SmallJob(fmt.Sprintf("forged-%d", i), 1, 1), Shards: 400,
-			Own: []int{10 * i, 10*i + 5}, DeadlineMS: 3_600_000})
+			Own: []int{10 * i, 10*i + 5}})
 	}
 	eventually(t, "all are counted",
 		func() bool { return s.Stats().Reasons[schema.ReasonWrongSender] == uint64(forged+32) })
@@ -117,10 +115,10 @@ func TestAssignsCloseWhatTheyOpen(t *testing.T) {
 	job := shardtest.SmallJob("wide", 1, 1)
 	ours := schema.DataServer{ID: "a", Shards: []int{40, 41, 42, 43, 44, 45, 46, 47}}
 	record(t, jobs, 7, job, others, ours)
-	f.assign(7, &schema.Assign{Job: job, Shards: 48, Own: ours.Shards, DeadlineMS: 3_600_000})
+	f.assign(7, &schema.Assign{Job: job, Shards: 48, Own: ours.Shards})
 	eventually(t, "the shards are here", func() bool { return s.runHere("wide") == 7 })
 	frame, err := schema.EncodeControl(schema.Head{Job: 7, Generation: generationFirst},
-		schema.Control{Left: &schema.Left{}})
+		schema.Control{Ended: &schema.Ended{End: schema.EndCompleted}})
 	must(t, err)
 	must(t, f.conn.Send(fabric.At("wide", string(schema.Coordinator), fabric.KindCtl, string(s.member)), frame))
 	eventually(t, "no shard is here, and all that was opened is closed",

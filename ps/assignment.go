@@ -31,7 +31,7 @@ type assignment struct {
 	workers  []*worker     // by shard of the job; nil where another ps has it
 	memory   Memory        // that it is promised
 	window   int64         // bytes that we would let each trainer have under way to each shard here: see windowShare
-	deadline time.Duration // that the coordinator says, but no longer than our own
+	deadline time.Duration // after which a silent coordinator, or trainer with modules here, counts as lost
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -65,7 +65,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		server: s, manifest: assign.Job, run: run, shards: assign.Shards, own: assign.Own, building: len(assign.Own),
 		workers: make([]*worker, assign.Shards), links: make([]*link, assign.Shards),
 		memory: memoryTold(s.config, assign.Job, len(assign.Own), assign.Shards, told), window: window,
-		deadline: time.Duration(min(assign.DeadlineMS, s.config.Deadline.Milliseconds())) * time.Millisecond,
+		deadline: s.config.Deadline,
 	}
 	a.routes.Store(&routes{direct: true})
 	if len(assign.Job.Modules) > 0 {

@@ -294,7 +294,7 @@ func (l *controlLoop) carryOut(j *job, decisions []coordinator.Decision) {
 		if decision.Who != "" {
 			about = log.With("member", decision.Who)
 		}
-		if f := decision.Control.Failed; f != nil && f.End != schema.EndStopped {
+		if f := decision.Control.Ended; f != nil && f.End != schema.EndStopped {
 			about.Warn(decision.Note)
 		} else {
 			about.Info(decision.Note)
@@ -445,7 +445,7 @@ func (l *controlLoop) shutdown() {
 		l.carryOut(j, j.coordinator.Restart(how, schema.Coordinator, why))
 	}
 	for name, a := range byName(l.shards.jobs) {
-		l.tell(name, a.run, &schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true, End: how}})
+		l.tell(name, a.run, &schema.Control{Ended: &schema.Ended{Member: l.server.member, Text: why, Back: true, End: how}})
 		l.shards.release(a)
 	}
 	l.report(l.server.now())

@@ -2,7 +2,6 @@ package ps
 
 import (
 	"testing"
-	"time"
 
 	"gradbus/fabric"
 	"gradbus/ps/coordinator"
@@ -29,10 +28,10 @@ func TestStrangersEndNoJob(t *testing.T) {
 	promised := s.Stats().Memory
 	stranger := newPublisher(t, s, "victim")
 	self, run := string(s.member), m.joined.RunID
-	failed := schema.Control{Failed: &schema.Failed{Member: s.member, Text: "no more"}}
+	failed := schema.Control{Ended: &schema.Ended{Member: s.member, Text: "no more"}}
 	assign := func(name string) schema.Control {
 		return schema.Control{Assign: &schema.Assign{Job: shardtest.SmallJob(name, 1, 2), Serial: 1, Shards: 1, Own: []int{0},
-			Cluster: []schema.Member{}, DeadlineMS: 1000}}
+			Cluster: []schema.Member{}}}
 	}
 	heartbeat := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindHeartbeat}).Seal()
 	for _, c := range []struct {
@@ -50,7 +49,7 @@ func TestStrangersEndNoJob(t *testing.T) {
 			stranger.speak("victim", "t0", "coordinator", run+1, schema.Control{Leave: &schema.Leave{Reason: "x"}})
 		}, schema.ReasonJobUnknown},
 		{"a word that it leaves soon, to a job that is not registered", func() {
-			stranger.speak("nobody", "t0", "coordinator", run, schema.Control{Leaving: &schema.Leaving{}})
+			stranger.speak("nobody", "t0", "coordinator", run, schema.Control{Leave: &schema.Leave{Later: true}})
 		}, schema.ReasonJobUnknown},
 		{"a heartbeat without a run", func() {
 			stranger.send(fabric.At("victim", "t0", fabric.KindHeartbeat, "all").String(), heartbeat)
@@ -60,7 +59,7 @@ func TestStrangersEndNoJob(t *testing.T) {
 		{"a failure in the name of the ps", func() { stranger.speak("victim", self, "coordinator", run, failed) },
 			schema.ReasonWrongSender},
 		{"a release", func() {
-			stranger.speak("victim", "coordinator", self, run, schema.Control{Left: &schema.Left{}})
+			stranger.speak("victim", "coordinator", self, run, schema.Control{Ended: &schema.Ended{End: schema.EndCompleted}})
 		}, schema.ReasonWrongSender},
 		{"shards of another run", func() { stranger.speak("victim", "coordinator", self, run+1, assign("victim")) },
 			schema.ReasonWrongSender},
@@ -79,26 +78,4 @@ func TestStrangersEndNoJob(t *testing.T) {
 		t.Errorf("%d bytes promised and jobs %+v, want %d and the one", got.Memory, got.Jobs, promised)
 	}
 	m.leave("")
-}
-
-// With a control server that others use, a coordinator's deadline holds here for as long as our own at most: one that
-// is not heard of again does not hold memory for an age.
-func TestAssignedDeadlineIsCapped(t *testing.T) {
-	control := startControl(t, fabric.ServerConfig{})
-	s := mustStart(t, Config{NATS: control.URL(), ID: "a", Deadline: 40 * time.Second})
-	_, jobs := buckets(t, control.URL(), leaseTime)
-	f := newForger(t, control, s)
-	for name, c := range map[schema.JobName]struct {
-		says int64
-		want time.Duration
-	}{"ages": {1 << 43, 40 * time.Second}, "longer": {3_600_000, 40 * time.Second},
-		"shorter": {5000, 5 * time.Second}} {
-		job := shardtest.SmallJob(string(name), 1, 1)
-		record(t, jobs, 7, job, schema.DataServer{ID: "a", Shards: []int{0}})
-		f.assign(7, &schema.Assign{Job: job, Shards: 1, Own: []int{0}, DeadlineMS: c.says})
-		eventually(t, "shards are here", func() bool { return s.runHere(name) == 7 })
-		if got := (*s.jobs.Load())[name].deadline; got != c.want {
-			t.Errorf("%s: %s after a coordinator's silence, want %s", name, got, c.want)
-		}
-	}
 }

@@ -46,7 +46,7 @@ func (h *shardHost) of(name schema.JobName, run schema.RunID) *assignment {
 // read, the trainers rejoin: another version may be found then, or the disk can be read again.
 func failed(who schema.Member, err error) *schema.Control {
 	back := errors.Is(err, shard.ErrResume) || errors.Is(err, errShardsLost)
-	return &schema.Control{Failed: &schema.Failed{Member: who, Text: err.Error(), Back: back}}
+	return &schema.Control{Ended: &schema.Ended{Member: who, Text: err.Error(), Back: back}}
 }
 
 // assign makes shards of a job, or learns of new routes to its trainers.

@@ -119,8 +119,8 @@ type endedJob struct {
 	name    schema.JobName
 	run     schema.RunID
 	joiners []schema.Member
-	failed  *schema.Failed // nil where all trainers left
-	places  int            // of the next run, where that may have fewer than the manifest; 0: as many
+	failed  *schema.Ended // nil where all trainers left
+	places  int           // of the next run, where that may have fewer than the manifest; 0: as many
 
 	manifest *schema.Job     // of the run
 	late     []schema.Member // who was put off until there would be a place, by the names they ask under

@@ -134,9 +134,9 @@ func TestEarlierRunDoesNotSpeakForThisOne(t *testing.T) {
 	eventually(t, "the first run is freed", func() bool { return len(s.Stats().Jobs) == 0 })
 	m := gather(t, s, p, "j-b")[0]
 	old.control(schema.Control{Leave: &schema.Leave{Reason: "late"}})
-	for c := old.answer(); c.Left == nil; c = old.answer() {
-		if c.Failed != nil {
-			t.Fatalf("the earlier run's late leave ended this one: %+v", c.Failed)
+	for c := old.answer(); c.Ended == nil || c.Ended.End != schema.EndCompleted; c = old.answer() {
+		if c.Ended != nil {
+			t.Fatalf("the earlier run's late leave ended this one: %+v", c.Ended)
 		}
 	}
 	c := p.Frames(t, m.place, old.joined.RunID, 0, lane.Root(1))[0]

@@ -25,7 +25,7 @@ func TestNewJobBesideADeadServer(t *testing.T) {
 	for busy := false; ; {
 		c := c.hear("an answer", func(c schema.Control) bool {
 			return c.Refused != nil || c.Joined != nil ||
-				c.Failed != nil
+				c.Ended != nil
 		})
 		if r := c.Refused; r != nil && r.Reason == schema.RefusedBusy && strings.Contains(r.Text, "ps b") &&
 			strings.Contains(r.Text, "dead") {
@@ -33,7 +33,7 @@ func TestNewJobBesideADeadServer(t *testing.T) {
 			continue
 		}
 		if j := c.Joined; j == nil || len(j.Servers) != 1 || j.Servers[0].ID != "a" || !busy {
-			t.Errorf("%+v %+v %+v, want that it is put off, then joined, on a alone", c.Joined, c.Refused, c.Failed)
+			t.Errorf("%+v %+v %+v, want that it is put off, then joined, on a alone", c.Joined, c.Refused, c.Ended)
 		}
 		break
 	}

@@ -237,9 +237,9 @@ func (l *controlLoop) answered(ctx context.Context, q *assignRequest) {
 // readAsShardServer takes a message of a coordinator to its shard servers.
 func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName, run schema.RunID, c *schema.Control) {
 	switch {
-	case c.Failed != nil, c.Left != nil:
+	case c.Ended != nil:
 		l.shards.release(l.shards.of(name, run))
-		l.server.replicas.ended(run, c.Failed != nil && c.Failed.Back)
+		l.server.replicas.ended(run, c.Ended.Back)
 	case c.Keep != nil:
 		l.server.replicas.keep(name, run, c.Keep, l.shards.of(name, run))
 		l.shards.noteFree()
@@ -299,8 +299,8 @@ func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.
 		decisions, known = j.coordinator.Kept(time.Now(), from, c.Kept), true
 	case c.Report != nil:
 		decisions, known = j.coordinator.Report(time.Now(), from, c.Report)
-	case c.Failed != nil:
-		decisions, known = j.coordinator.ShardServerFailed(from, c.Failed)
+	case c.Ended != nil:
+		decisions, known = j.coordinator.ShardServerFailed(from, c.Ended)
 	}
 	l.carryOut(j, decisions)
 	if known && l.jobs[j.name] == j {
@@ -353,14 +353,18 @@ func (l *controlLoop) readControl(m *message) *refusal {
 	case control.Follow != nil:
 		return l.follow(m, control.Follow)
 	case control.Query != nil:
-		answer := schema.Lost{Run: control.Query.Run, Text: "this ps stands by for no other"}
-		if b := l.server.standby; b != nil {
-			answer = b.lost(m.job, control.Query.Run)
+		lost, text := false, "this ps stands by for no other"
+		if b := l.server.standby; control.Query.Over {
+			text = l.takeover(m.job)
+			lost = text == ""
+		} else if b != nil {
+			lost, text = b.lost(m.job, control.Query.Run)
 		}
-		l.send(m.job, 0, m.from, schema.Control{Lost: &answer})
-	case control.Takeover != nil:
-		text := l.takeover(m.job)
-		l.send(m.job, 0, m.from, schema.Control{Lost: &schema.Lost{Lost: text == "", Text: schema.Clip(text)}})
+		answer := schema.Control{Refused: &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(text)}}
+		if lost {
+			answer = schema.Control{Ended: &schema.Ended{Text: text, Back: true, End: schema.EndContinued}}
+		}
+		l.send(m.job, 0, m.from, answer)
 	case control.Kept != nil:
 		l.heardKept(m, control.Kept)
 	case control.Drain != nil:
@@ -403,17 +407,17 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 		return l.readOfEnded(m, c)
 	}
 	switch {
-	case c.Report != nil || c.Failed != nil:
+	case c.Report != nil || c.Ended != nil:
 		if !l.readFromShardServer(j, m.from, c) {
 			return schema.Refuse(schema.ReasonUnknownSender, "%s has no shard of job %s", m.from, m.job)
 		}
-	case c.ScaleLR != nil:
-		l.carryOut(j, j.coordinator.ScaleLR(m.from, c.ScaleLR))
+	case c.LR != nil && len(c.LR.Changes) == 1:
+		l.carryOut(j, j.coordinator.ScaleLR(m.from, c.LR))
 	case c.LRTaken != nil:
 		l.carryOut(j, j.coordinator.LRTaken(m.from, m.head.Generation, c.LRTaken))
 	case c.Checkpoint != nil:
 		l.checkpoint(j, m.from, c.Checkpoint)
-	case c.Leaving != nil:
+	case c.Leave != nil && c.Leave.Later:
 		l.carryOut(j, j.coordinator.Leaving(m.from))
 	case c.Leave != nil:
 		if a := l.shards.of(j.name, j.run); a != nil {
@@ -432,17 +436,17 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 // told to release what they have, trainers how the job has ended.
 func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 	switch {
-	case c.Report != nil || c.Failed != nil:
+	case c.Report != nil || c.Ended != nil:
 		if over := l.history.find(m, m.head.Job); over != nil {
 			l.send(m.job, m.head.Job, m.from, endOf(over.failed))
 		}
 		return nil
-	case c.Leave != nil && l.jobs.of(m.job) == nil:
+	case c.Leave != nil && !c.Leave.Later && l.jobs.of(m.job) == nil:
 		if e := l.history.leftSince(m, m.head.Job, c.Leave); e != nil {
 			l.server.folder.forget(e.name)
 			l.server.folder.over(e.name, e.run, checkpoint.End)
 		}
-	case c.Leave == nil && c.ScaleLR == nil && c.LRTaken == nil && c.Checkpoint == nil && c.Leaving == nil:
+	case c.Leave == nil && c.LR == nil && c.LRTaken == nil && c.Checkpoint == nil:
 		return notForCoordinator(c)
 	}
 	return l.answerEnded(m, m.head.Job)
@@ -450,7 +454,7 @@ func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 
 func notForCoordinator(c *schema.Control) *refusal {
 	return schema.Refuse(schema.ReasonMalformed,
-		"control %s: a coordinator takes join, leave, leaving, scale_lr, lr_taken, checkpoint, report and failed", c.Name())
+		"control %s: a coordinator takes join, leave, lr, lr_taken, checkpoint, report and ended", c.Name())
 }
 
 // look takes what the registry has seen.

@@ -111,7 +111,7 @@ func (m *miniTrainer) answer() schema.Control {
 
 // failure waits until the trainer is told that its job has failed. Refusals of what it sent meanwhile may come first,
 // since they come on another subscription.
-func (m *miniTrainer) failure() *schema.Failed {
+func (m *miniTrainer) failure() *schema.Ended {
 	m.t.Helper()
 	for {
 		v := m.message()
@@ -120,8 +120,8 @@ func (m *miniTrainer) failure() *schema.Failed {
 		}
 		c, err := schema.DecodeControl(v)
 		must(m.t, err)
-		if c.Failed != nil {
-			return c.Failed
+		if c.Ended != nil && c.Ended.End != schema.EndCompleted {
+			return c.Ended
 		}
 	}
 }
@@ -161,8 +161,8 @@ func (m *miniTrainer) start() {
 		m.control2(schema.Control{Join: &schema.Join{Job: m.p.Job, Host: "test"}})
 		if c := m.answer(); c.Start != nil || c.Joined != nil && c.Joined.Started {
 			return
-		} else if c.Failed != nil || c.Refused != nil {
-			m.t.Fatalf("job %s does not start: %+v %+v", m.p.Job.Name, c.Failed, c.Refused)
+		} else if c.Ended != nil || c.Refused != nil {
+			m.t.Fatalf("job %s does not start: %+v %+v", m.p.Job.Name, c.Ended, c.Refused)
 		}
 	}
 	m.t.Fatalf("job %s does not start", m.p.Job.Name)
@@ -267,7 +267,7 @@ func (m *miniTrainer) next() *schema.View {
 		case v := <-m.data:
 			return v
 		case v := <-m.mail:
-			if c, err := schema.DecodeControl(v); err != nil || c.Joined == nil && c.Start == nil && c.Standby == nil {
+			if c, err := schema.DecodeControl(v); err != nil || c.Joined == nil && c.Start == nil {
 				m.t.Fatalf("%s got a message instead of a result: %s", m.member(), v.Body())
 			}
 		case <-late:
@@ -305,7 +305,7 @@ func (m *miniTrainer) leave(reason string) {
 	m.t.Helper()
 	m.control(schema.Control{Leave: &schema.Leave{Reason: reason}})
 	for {
-		if c := m.answer(); c.Left != nil {
+		if c := m.answer(); c.Ended != nil {
 			return
 		}
 	}

@@ -155,7 +155,7 @@ func TestRandomControlMessages(t *testing.T) {
 	elsewhere := shardtest.SmallJob("elsewhere", 1, 3)
 	record(t, s.registry.jobs, 7, elsewhere, schema.DataServer{ID: "b", Shards: []int{0, 1}})
 	assign, err := schema.EncodeControl(schema.Head{Job: 7, Generation: 1}, schema.Control{Assign: &schema.Assign{
-		Job: elsewhere, Serial: 1, Shards: 2, Own: []int{0, 1}, Cluster: []schema.Member{}, DeadlineMS: 600_000}})
+		Job: elsewhere, Serial: 1, Shards: 2, Own: []int{0, 1}, Cluster: []schema.Member{}}})
 	must(t, err)
 	b.loop.inbox.receive(fabric.NewMessage("gradbus.v1.elsewhere.coordinator.ctl.p-b", assign))
 	eventually(t, "shards are here", func() bool { return b.runHere("elsewhere") == 7 })

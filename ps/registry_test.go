@@ -152,7 +152,7 @@ func (cc *controlClient) hear(what string, is func(schema.Control) bool) schema.
 			cc.say(cc.name, 0, schema.Control{Join: &schema.Join{Job: cc.job, Host: "test"}})
 		case <-deadline:
 			cc.t.Errorf("%s: never heard %s", cc.name, what)
-			return schema.Control{Joined: &schema.Joined{}, Failed: &schema.Failed{}}
+			return schema.Control{Joined: &schema.Joined{}, Ended: &schema.Ended{}}
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (cc *controlClient) join() *schema.Joined {
 	return cc.hear("joined", func(c schema.Control) bool { return c.Joined != nil }).Joined
 }
 
-func isFailed(c schema.Control) bool { return c.Failed != nil }
+func isFailed(c schema.Control) bool { return c.Ended != nil }
 
 // Whoever joins, and to whichever of many ps the messages come first, a name is one job with one coordinator, which all
 // trainers hear of alike; its shards are numbered in the order of the ids. When it has ended nothing of it is left.
@@ -319,7 +319,7 @@ func lostShardServerIsNamed(t *testing.T) {
 	owner, other := whoCoordinates(t, a, b) // the job is lost by the one that does not
 	id := other.registry.self.ID
 	other.Close()
-	f := c.hear("the failure", isFailed).Failed
+	f := c.hear("the failure", isFailed).Ended
 	// that it shuts down, or has, if it did not know of the job yet
 	if f.Member != schema.ServerMember(id) || !strings.Contains(f.Text, "ps "+id) {
 		t.Errorf("%+v, want one that names ps %s", f, id)
@@ -332,7 +332,7 @@ func lostShardServerIsNamed(t *testing.T) {
 	_, other = whoCoordinates(t, owner, other)
 	kill(other)
 	_ = mustStart(t, Config{NATS: control.URL(), ID: other.registry.self.ID, Port: portOf(t, other)})
-	f = c.hear("the failure", isFailed).Failed
+	f = c.hear("the failure", isFailed).Ended
 	if !strings.Contains(f.Text, "ps "+other.registry.self.ID) || !strings.Contains(f.Text, "started anew") {
 		t.Errorf("%+v, want one that says that ps %s was started anew", f, other.registry.self.ID)
 	}

@@ -53,7 +53,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		j.noteStandby(now, &l.successor, false)
 	}
 	heard := l.jobs.heard(&l.server.registry.self, l.server.standby.awaited(), now)
-	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Heard: heard})
+	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Jobs: heard})
 	return nil
 }
 
@@ -108,7 +108,7 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 		}
 		was := j.coordinator.StandsBy(is.url)
 		if was != is.url || tick {
-			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
+			l.send(name, j.run, schema.All, schema.Control{Start: &schema.Start{Replica: is.url}})
 		}
 		if was != "" {
 			continue
@@ -142,7 +142,7 @@ func (l *controlLoop) drain(m *message, d *schema.Drain) {
 		return
 	}
 	if d.Incarnation != 0 && d.Incarnation != self.Incarnation {
-		l.send(m.job, 0, m.from, schema.Control{Draining: &schema.Draining{Server: self.ID, Incarnation: d.Incarnation,
+		l.send(m.job, 0, m.from, schema.Control{Jobs: &schema.Jobs{Server: self.ID, Incarnation: d.Incarnation,
 			Ended: true}})
 		return
 	}
@@ -165,7 +165,7 @@ func (l *controlLoop) drain(m *message, d *schema.Drain) {
 // tellDrainers reports the progress of this ps's jobs to clients that wanted it to end.
 func (l *controlLoop) tellDrainers(ended bool, to ...schema.Member) {
 	now, self := l.server.now(), &l.server.registry.self
-	var jobs []schema.DrainedJob
+	var jobs []schema.JobProgress
 	for _, j := range l.jobs.coordinated() {
 		d := j.coordinator.Progress(now)
 		if l.successor.mayTake(j, now) {
@@ -174,7 +174,7 @@ func (l *controlLoop) tellDrainers(ended bool, to ...schema.Member) {
 		jobs = append(jobs, d)
 	}
 	for _, member := range to {
-		l.send(schema.TelemetryJob, 0, member, schema.Control{Draining: &schema.Draining{Server: self.ID,
+		l.send(schema.TelemetryJob, 0, member, schema.Control{Jobs: &schema.Jobs{Server: self.ID,
 			Incarnation: self.Incarnation, Ended: ended, Jobs: listOf(jobs)}})
 	}
 }
@@ -258,13 +258,13 @@ func (l *controlLoop) coordinatorEnded(run schema.RunID) {
 	}
 	const why = "the ps that coordinates the job has ended"
 	l.server.log.Warn(why, "job", name)
-	failed := &schema.Failed{Member: schema.Coordinator, Text: why, Back: true}
-	l.send(name, run, schema.All, schema.Control{Failed: failed})
+	failed := &schema.Ended{Member: schema.Coordinator, Text: why, Back: true}
+	l.send(name, run, schema.All, schema.Control{Ended: failed})
 }
 
 // releaseServers takes it that a run of a job that this ps coordinates is over, for all who have its shards, or keep
 // them.
-func (l *controlLoop) releaseServers(j *job, failed *schema.Failed) {
+func (l *controlLoop) releaseServers(j *job, failed *schema.Ended) {
 	var all []schema.Member
 	for i := range j.servers {
 		all = append(all, schema.ServerMember(j.servers[i].ID))
@@ -281,10 +281,10 @@ func (l *controlLoop) releaseServers(j *job, failed *schema.Failed) {
 	}
 }
 
-// endOf returns the message that tells the end of a run.
-func endOf(failed *schema.Failed) schema.Control {
-	if failed != nil {
-		return schema.Control{Failed: failed}
+// endOf returns the message that tells the end of a run; nil: all of its trainers have completed it.
+func endOf(failed *schema.Ended) schema.Control {
+	if failed == nil {
+		failed = &schema.Ended{End: schema.EndCompleted}
 	}
-	return schema.Control{Left: &schema.Left{}}
+	return schema.Control{Ended: failed}
 }

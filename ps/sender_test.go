@@ -74,7 +74,7 @@ func TestDialingThatHangsHoldsNobodyUp(t *testing.T) {
 	}
 	wide := shardtest.SmallJob("wide", 1, 1)
 	record(t, jobs, 7, wide, others, schema.DataServer{ID: "a", Shards: []int{40, 41}})
-	f.assign(7, &schema.Assign{Job: wide, Shards: 42, Own: []int{40, 41}, DeadlineMS: 3_600_000})
+	f.assign(7, &schema.Assign{Job: wide, Shards: 42, Own: []int{40, 41}})
 	eventually(t, "its shards are dialed", func() bool { return len(hangs) == 2 })
 	eventually(t, "its run is here", func() bool { return s.runHere("wide") == 7 })
 	c := newControlClient(t, control.URL(), shardtest.SmallJob("beside", 1, 1), "j-a")
@@ -82,7 +82,7 @@ func TestDialingThatHangsHoldsNobodyUp(t *testing.T) {
 		t.Errorf("joined as %q", joined.Member)
 	}
 	frame, err := schema.EncodeControl(schema.Head{Job: 7, Generation: generationFirst},
-		schema.Control{Left: &schema.Left{}})
+		schema.Control{Ended: &schema.Ended{End: schema.EndCompleted}})
 	must(t, err)
 	must(t, f.conn.Send(fabric.At("wide", string(schema.Coordinator), fabric.KindCtl, string(s.member)), frame))
 	eventually(t, "the job is released", func() bool { return s.runHere("wide") == 0 && len(s.Stats().Jobs) == 1 })

@@ -252,8 +252,8 @@ func (b *standby) hear(m fabric.Message) {
 		b.server.log.Warn("word of the ps that is stood by for not understood", "err", err)
 	case c.Refused != nil:
 		b.turnedAway(c.Refused.Text)
-	case c.Heard != nil:
-		b.heard(c.Heard)
+	case c.Jobs != nil:
+		b.heard(c.Jobs)
 	case c.Keep != nil:
 		b.keep(schema.JobName(subject.Job), view.Head().Job, c.Keep)
 	}
@@ -270,14 +270,14 @@ func (b *standby) turnedAway(why string) {
 }
 
 // heard takes it which jobs the other ps has.
-func (b *standby) heard(h *schema.Heard) {
+func (b *standby) heard(h *schema.Jobs) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent.Begin(b.server.now())
 	b.refused, b.other = "", h.Incarnation
 	b.there = map[schema.JobName]bool{}
-	for _, name := range h.Jobs {
-		b.there[name] = true
+	for _, j := range h.Jobs {
+		b.there[j.Job] = true
 	}
 	for name, j := range b.jobs {
 		switch {
@@ -489,22 +489,20 @@ func (b *standby) drop(name schema.JobName) {
 	}
 }
 
-// lost answers whether a run is over where it was, and goes on here.
-func (b *standby) lost(name schema.JobName, run schema.RunID) (answer schema.Lost) {
+// lost reports whether a run is over where it was, and goes on here, and why, or why not.
+func (b *standby) lost(name schema.JobName, run schema.RunID) (lost bool, why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	answer.Run = run
 	switch j := b.jobs[name]; {
 	case b.isOver(name, run):
-		answer.Lost, answer.Text = true, "it goes on here"
+		return true, "it goes on here"
 	case j == nil || j.run != run:
-		answer.Text = "the run is not known here"
-	case j.gone != "" && b.version(j) > 0:
-		answer.Lost, answer.Text = true, j.gone
-	case j.gone != "":
-		answer.Text = j.gone + ", and not all of it had been told here"
+		return false, "the run is not known here"
+	case j.gone != "" && b.version(j) == 0:
+		return false, j.gone + ", and not all of it had been told here"
+	default:
+		return j.gone != "", j.gone
 	}
-	return answer
 }
 
 // goesOn reports whether a job is to continue here: its ps is lost, all of it is here, and its trainers are awaited. mu is

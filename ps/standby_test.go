@@ -130,23 +130,23 @@ func TestHandedOverRunsStayOver(t *testing.T) {
 func TestRestartedPSEndsNoJob(t *testing.T) {
 	lost := followsJob(t, &followedJob{run: 7, of: 1, gone: "ended", ended: true})
 	for range 2 {
-		if lost.heard(&schema.Heard{Incarnation: 2}); lost.jobs["followed"] == nil {
+		if lost.heard(&schema.Jobs{Incarnation: 2}); lost.jobs["followed"] == nil {
 			t.Fatal("the job is dropped")
 		}
 	}
 	of := lost.server.replicas.runs[7]
 	of.cancel, of.unwatch = func() {}, func() {}
-	if lost.heard(&schema.Heard{Incarnation: 2, Jobs: []schema.JobName{"followed"}}); lost.jobs["followed"] != nil {
+	if lost.heard(&schema.Jobs{Incarnation: 2, Jobs: []schema.JobProgress{{Job: "followed"}}}); lost.jobs["followed"] != nil {
 		t.Error("a job that its ps has again continues here, too")
 	}
 	running := followsJob(t, &followedJob{run: 7, of: 1})
-	if running.heard(&schema.Heard{Incarnation: 2}); running.jobs["followed"] == nil || running.jobs["followed"].gone == "" {
+	if running.heard(&schema.Jobs{Incarnation: 2}); running.jobs["followed"] == nil || running.jobs["followed"].gone == "" {
 		t.Error("the job of a ps that was started again is not lost")
 	}
 	over := followsJob(t, &followedJob{run: 7, of: 1})
 	kept := over.server.replicas.runs[7]
 	kept.cancel, kept.unwatch = func() {}, func() {}
-	if over.heard(&schema.Heard{Incarnation: 1}); over.jobs["followed"] != nil {
+	if over.heard(&schema.Jobs{Incarnation: 1}); over.jobs["followed"] != nil {
 		t.Error("a job that has ended stays")
 	}
 }
@@ -154,17 +154,17 @@ func TestRestartedPSEndsNoJob(t *testing.T) {
 // A run that continues here waits for the voters of the one before, until the other ps is heard without that run, or an
 // operator decides.
 func TestEndOfContinuedRunIsNoted(t *testing.T) {
-	heard := func(incarnation uint64, jobs ...schema.JobName) func(*standby) {
-		return func(b *standby) { b.heard(&schema.Heard{Incarnation: incarnation, Jobs: jobs}) }
+	heard := func(incarnation uint64, jobs ...schema.JobProgress) func(*standby) {
+		return func(b *standby) { b.heard(&schema.Jobs{Incarnation: incarnation, Jobs: jobs}) }
 	}
 	for name, c := range map[string]struct {
 		learn func(b *standby)
 		want  bool
 	}{
-		"the other ps has it":         {heard(1, "followed"), false},
+		"the other ps has it":         {heard(1, schema.JobProgress{Job: "followed"}), false},
 		"the other ps has ended it":   {heard(1), true},
-		"the other ps was restarted":  {heard(2, "followed"), true},
-		"its list is cut short":       {heard(1, make([]schema.JobName, schema.FollowMax)...), false},
+		"the other ps was restarted":  {heard(2, schema.JobProgress{Job: "followed"}), true},
+		"its list is cut short":       {heard(1, make([]schema.JobProgress, schema.FollowMax)...), false},
 		"an operator decides":         {func(b *standby) { b.takeover("followed") }, true},
 		"an operator decides another": {func(b *standby) { b.takeover("other") }, false},
 	} {
@@ -180,7 +180,7 @@ func TestEndOfContinuedRunIsNoted(t *testing.T) {
 
 // Of two ps that both begin a job the one yields that drew the lower number, not one that continues a run of the other.
 func TestOneOfTwoYields(t *testing.T) {
-	both := &schema.Heard{Incarnation: 5, Jobs: []schema.JobName{"followed"}}
+	both := &schema.Jobs{Incarnation: 5, Jobs: []schema.JobProgress{{Job: "followed"}}}
 	for name, c := range map[string]struct {
 		drawn     uint64
 		continues bool

@@ -103,16 +103,19 @@ func (f *follower) silent(now time.Time) bool { return f.heard.For(now) > 2*foll
 func listOf[T any](jobs []T) []T { return jobs[:min(len(jobs), schema.FollowMax)] }
 
 // heard returns the answer to a standby. awaited are the jobs whose trainers are awaited here.
-func (t jobTable) heard(self *leaseRecord, awaited []schema.JobName, now time.Time) *schema.Heard {
-	var kept, others []schema.JobName
+func (t jobTable) heard(self *leaseRecord, awaited []schema.JobName, now time.Time) *schema.Jobs {
+	var kept, others []schema.JobProgress
 	for name, j := range t.coordinated() {
 		if len(j.coordinator.Replicas(now).Members) > 0 {
-			kept = append(kept, name) // first, since a job that is not named is dropped there
+			kept = append(kept, schema.JobProgress{Job: name}) // first, since a job that is not named is dropped there
 		} else {
-			others = append(others, name)
+			others = append(others, schema.JobProgress{Job: name})
 		}
 	}
-	return &schema.Heard{Incarnation: self.Incarnation, Jobs: listOf(slices.Concat(kept, awaited, others))}
+	for _, name := range awaited {
+		kept = append(kept, schema.JobProgress{Job: name})
+	}
+	return &schema.Jobs{Server: self.ID, Incarnation: self.Incarnation, Jobs: listOf(append(kept, others...))}
 }
 
 // lostTogether says what follows if this host is lost with the trainers on it: empty if a majority of the trainers is left

@@ -42,10 +42,10 @@ func TestHeardFitsAMessage(t *testing.T) {
 	}
 	h := jobs.heard(&leaseRecord{}, nil, time.Unix(1001, 0))
 	want := fmt.Sprintf("job-%04d", schema.FollowMax+8)
-	if len(h.Jobs) != schema.FollowMax || !slices.Contains(h.Jobs, schema.JobName(want)) {
+	if len(h.Jobs) != schema.FollowMax || !slices.Contains(h.Jobs, schema.JobProgress{Job: schema.JobName(want)}) {
 		t.Errorf("%d jobs; want %d, %s among them", len(h.Jobs), schema.FollowMax, want)
 	}
-	if _, err := schema.EncodeControl(schema.Head{}, schema.Control{Heard: h}); err != nil {
+	if _, err := schema.EncodeControl(schema.Head{}, schema.Control{Jobs: h}); err != nil {
 		t.Error(err)
 	}
 }

@@ -42,7 +42,7 @@ func TestOtherVersionsAreTold(t *testing.T) {
 		{"of a later version", fmt.Sprintf(
 			`{"speaks":{"version":"7.8.9","fingerprint":"ab","more":1},"join":{"job":%s,"host":"h","later":true}}`, job),
 			"gradbus 7.8.9 (protocol ab)"},
-		{"of an operator", `{"scale_lr":{"from":1,"scale":0.5}}`, schema.OlderProgram},
+		{"of an operator", `{"drain":{"server":"a"}}`, schema.OlderProgram},
 	} {
 		older.older("old", "j-old", c.body)
 		v, err := schema.Verify(<-heard, schema.Limits{})

@@ -7,21 +7,16 @@ import (
 	"gradbus/lane"
 )
 
-// Control is the body of a control frame: exactly one field is set, not counting Speaks. It is sent as JSON; unknown
-// fields are refused.
+// Control is the body of a control frame: exactly one field is set. It is sent as JSON; unknown fields are refused.
 type Control struct {
-	Speaks  *Speaks  `json:"speaks,omitempty"` // first; EncodeControl sets it if the message needs it
 	Join    *Join    `json:"join,omitempty"`
 	Joined  *Joined  `json:"joined,omitempty"`
 	Refused *Refused `json:"refused,omitempty"`
 	Start   *Start   `json:"start,omitempty"`
 	Leave   *Leave   `json:"leave,omitempty"`
-	Left    *Left    `json:"left,omitempty"`
-	Leaving *Leaving `json:"leaving,omitempty"`
-	Failed  *Failed  `json:"failed,omitempty"`
+	Ended   *Ended   `json:"ended,omitempty"`
 	Assign  *Assign  `json:"assign,omitempty"`
 	Report  *Report  `json:"report,omitempty"`
-	ScaleLR *ScaleLR `json:"scale_lr,omitempty"`
 	LR      *LR      `json:"lr,omitempty"`
 	LRTaken *LRTaken `json:"lr_taken,omitempty"`
 	// Checkpoint asks for a durable version, and answers when it is.
@@ -30,19 +25,13 @@ type Control struct {
 	// Stalled tells all trainers which trainer a batch waits for.
 	Stalled *Stalled `json:"stalled,omitempty"`
 
-	Follow  *Follow  `json:"follow,omitempty"`
-	Heard   *Heard   `json:"heard,omitempty"`
-	Standby *Standby `json:"standby,omitempty"`
-	Lost    *Lost    `json:"lost,omitempty"`
-	// Takeover is an operator's statement that the ps of a job has ended, for the ps that has its replica.
-	Takeover *Takeover `json:"takeover,omitempty"`
-
 	Keep  *Keep  `json:"keep,omitempty"`
 	Kept  *Kept  `json:"kept,omitempty"`
 	Query *Query `json:"query,omitempty"`
 
-	Drain    *Drain    `json:"drain,omitempty"`
-	Draining *Draining `json:"draining,omitempty"`
+	Follow *Follow `json:"follow,omitempty"`
+	Drain  *Drain  `json:"drain,omitempty"`
+	Jobs   *Jobs   `json:"jobs,omitempty"`
 }
 
 // Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.
@@ -57,8 +46,6 @@ type Join struct {
 	// Run is the earlier run that the trainer was part of. The trainer wants to rejoin it, or, with Resume, a run that
 	// continues from its newest durable version (version 0 if there is none). 0: any run.
 	Run RunID `json:"run_id,omitempty,string"`
-	// Was is the trainer's member id in Run; empty: not stated.
-	Was Member `json:"was,omitempty"`
 	// Key identifies a request for a slot across repetitions and names; 0: none. If a trainer has a slot under an
 	// earlier name with this key, it never received the answer.
 	Key uint64 `json:"key,omitempty,string"`
@@ -88,12 +75,6 @@ type DataServer struct {
 	ID     string `json:"id" check:"id"`   // of the ps
 	URL    string `json:"url" check:"url"` // nats://host:port or tls://host:port; "": the server that carries control
 	Shards []int  `json:"shards" check:"shards,shard"`
-}
-
-// Peer is another trainer's own data server.
-type Peer struct {
-	Member Member `json:"member"`
-	URL    string `json:"url" check:"url"`
 }
 
 // Joined admits a trainer. Started is true once all trainers have joined. A trainer that was already admitted receives
@@ -127,11 +108,12 @@ type Joined struct {
 	// Resumed is the version that the job was resumed at; 0: it was not resumed.
 	Resumed Version `json:"resumed,omitempty"`
 
-	// Standby is the URL where the job continues if its ps is lost; empty: no ps stands by.
-	Standby string `json:"standby,omitempty" check:"url"`
+	// Replica is the URL where the job continues if its ps is lost; empty: nowhere.
+	Replica string `json:"replica,omitempty" check:"url"`
 
 	Servers []DataServer `json:"servers,omitempty" check:"shards"` // empty: all shards are on the server that answers
-	Peers   []Peer       `json:"peers,omitempty" check:"lanes"`    // of all trainers, once started, if trainers reduce
+	// Peers is the data servers of all trainers, in the order of their ids, once started, if trainers reduce.
+	Peers []string `json:"peers,omitempty" check:"lanes,url"`
 }
 
 // Refused rejects a joining trainer. If the job differs, Field names the first differing field of the manifest, Have
@@ -145,7 +127,7 @@ type Refused struct {
 	Text   string `json:"text"`
 }
 
-// RefusedLR is the reason of a Refused that answers ScaleLR.
+// RefusedLR is the reason of a Refused that answers a request to change the learning rates.
 const RefusedLR = "lr"
 
 // RefusedCheckpoint is the reason of a Refused that answers Checkpoint.
@@ -165,26 +147,25 @@ const RefusedOver = "job_over"
 // RefusedReplaced is the reason of a Refused for a trainer whose slot was given to another one.
 const RefusedReplaced = "replaced"
 
-// Start tells the trainers that all have joined.
-type Start struct{}
+// Start tells the trainers that all have joined. It is repeated each second while another ps has a replica of the job.
+type Start struct {
+	// Replica is the URL where the job continues if its ps is lost; empty: nowhere.
+	Replica string `json:"replica,omitempty" check:"url"`
+}
 
 // Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job unless
-// the frame has FlagComplete: then the failure came after the training, and the others have its contributions.
+// the frame has FlagComplete: then the failure came after the training, and the others have its contributions. The
+// coordinator sends it to a trainer that leaves later and may leave at once.
 type Leave struct {
 	Reason string `json:"reason,omitempty"`
 	// HandOver says that another trainer may compute its lanes from now on.
 	HandOver bool `json:"hand_over,omitempty"`
+	// Later says that the trainer trains on until the run ends with a durable version, so that the others lose nothing. It
+	// is repeated.
+	Later bool `json:"later,omitempty"`
 	// End is EndStopped if the trainer was asked to end, else empty.
 	End End `json:"end,omitempty"`
 }
-
-// Left answers Leave, and tells a ps that a job of which it has shards or a replica is complete.
-type Left struct{}
-
-// Leaving says that a trainer of a job that rewinds wants to leave without loss for the others: it continues to train
-// until the run ends with a durable version. It is repeated. The coordinator answers with the same message if the
-// trainer may leave at once.
-type Leaving struct{}
 
 // Stalled names a live trainer that keeps a batch waiting. The coordinator repeats it, seldom, while that lasts.
 type Stalled struct {
@@ -195,15 +176,16 @@ type Stalled struct {
 	LimitMS  int64  `json:"limit_ms" check:"ms"` // after which the job gives up the trainer, or ends
 }
 
-// Failed ends the job for all of its trainers and for every ps that has shards or a replica of it. A ps that cannot
-// continue sends it to the coordinator. Member is the cause.
-type Failed struct {
-	Member Member `json:"member"`
-	Text   string `json:"text"`
+// Ended tells the end of a run to its trainers, and to every ps that has shards or a replica of it, or the end of a
+// trainer's part in it to that trainer. A ps that cannot continue sends it to the coordinator. It also answers a Query
+// about a run that has ended, and continues at the answering ps.
+type Ended struct {
+	Member Member `json:"member,omitempty"` // the cause; empty: there is none
+	Text   string `json:"text,omitempty"`
 	// Back says that the job can be resumed: its trainers rejoin, and replicas are kept for a while. From a ps it says
 	// that this one was asked to end, or could not read the version that the job begins with.
 	Back bool `json:"back,omitempty"`
-	// End is EndStopped if a trainer or a ps was asked to end; empty is EndFailed.
+	// End is how; empty is EndFailed.
 	End End `json:"end,omitempty"`
 }
 
@@ -238,13 +220,12 @@ type Refusal struct {
 // Assign tells a ps to run some shards of a job; the coordinator sends it to the member p-{id}. It is repeated until a
 // Report has its serial.
 type Assign struct {
-	Job        *Job     `json:"job"`
-	Serial     int      `json:"serial" check:"serial"`        // rises with every change; a ps ignores older ones
-	Shards     int      `json:"shards" check:"shards"`        // of the job
-	Own        []int    `json:"own" check:"shards,shard"`     // shards of this ps
-	Cluster    []Member `json:"cluster" check:"lanes"`        // trainers that use the control NATS for data
-	DeadlineMS int64    `json:"deadline_ms" check:"ms"`       // after which a silent coordinator counts as lost
-	Gone       []Member `json:"gone,omitempty" check:"lanes"` // trainers of a grouped job that will contribute no more
+	Job     *Job     `json:"job"`
+	Serial  int      `json:"serial" check:"serial"`        // rises with every change; a ps ignores older ones
+	Shards  int      `json:"shards" check:"shards"`        // of the job
+	Own     []int    `json:"own" check:"shards,shard"`     // shards of this ps
+	Cluster []Member `json:"cluster" check:"lanes"`        // trainers that use the control NATS for data
+	Gone    []Member `json:"gone,omitempty" check:"lanes"` // trainers of a grouped job that will contribute no more
 	// WindowBytes repeats Joined.WindowBytes; 0: the ps uses the window that it would grant.
 	WindowBytes int64 `json:"window_bytes,omitempty" check:"bytes"`
 	// LR lists every change of the learning rates, the proposed one last.
@@ -336,40 +317,19 @@ type Follow struct {
 // FollowMax bounds the jobs and the runs in a Follow.
 const FollowMax = 1024
 
-// Heard answers Follow.
-type Heard struct {
-	// Incarnation was drawn when the answering ps started.
-	Incarnation uint64 `json:"incarnation,string"`
-	// Jobs lists the jobs there, including those whose trainers are awaited there.
-	Jobs []JobName `json:"jobs" check:"jobs"`
-}
-
 // OverRun is a run of a job that has ended.
 type OverRun struct {
 	Job JobName `json:"job"`
 	Run RunID   `json:"run_id,string"`
 }
 
-// Standby tells trainers, each second, where the job continues if its ps is lost.
-type Standby struct {
-	URL string `json:"url" check:"url"`
-}
-
-// Query asks about a run that was lost. A trainer asks the coordinator of a standby whether the ps that serves the run
-// is lost (Lost). A ps that registers the job again asks the other ps for their replicas (Kept).
+// Query asks about a run that was lost. A trainer asks the ps with the replica whether the ps that serves the run is
+// lost: the answer is Ended if so, else Refused. A ps that registers the job again asks the other ps for their replicas
+// (Kept).
 type Query struct {
-	Run RunID `json:"run_id,string"`
-}
-
-// Takeover makes a ps continue a job of which it has a replica. The operator that sends it knows that the ps that had
-// the job has ended.
-type Takeover struct{}
-
-// Lost answers Query and Takeover.
-type Lost struct {
-	Run  RunID  `json:"run_id,omitempty,string"` // as of Query
-	Lost bool   `json:"lost"`                    // the run has ended there, and continues here
-	Text string `json:"text,omitempty"`
+	Run RunID `json:"run_id,omitempty,string"` // 0: the latest of the job
+	// Over says that the ps with the run has ended, which the operator that asks knows: the answering ps continues the job.
+	Over bool `json:"over,omitempty"`
 }
 
 // Keep makes a ps keep, in memory, replicas of some shards of a job, its own or those of others, so that the job can
@@ -445,18 +405,18 @@ type Drain struct {
 	Incarnation uint64 `json:"incarnation,omitempty,string"`
 }
 
-// Draining answers Drain. The last one is sent without a request.
-type Draining struct {
+// Jobs answers Drain and Follow. After Drain a last one is sent without a request.
+type Jobs struct {
 	Server      string `json:"server" check:"id"`
-	Incarnation uint64 `json:"incarnation,string"`
+	Incarnation uint64 `json:"incarnation,string"` // drawn when the ps started
 	// Ended says that the ps has ended, or is about to.
 	Ended bool `json:"ended,omitempty"`
-	// Jobs lists the jobs that it coordinates, by name; at most FollowMax.
-	Jobs []DrainedJob `json:"jobs,omitempty" check:"jobs"`
+	// Jobs lists the jobs that it coordinates, by name, and those whose trainers are awaited there; at most FollowMax.
+	Jobs []JobProgress `json:"jobs,omitempty" check:"jobs"`
 }
 
-// DrainedJob is the progress of a job whose ps is to end.
-type DrainedJob struct {
+// JobProgress is the progress of a job at its ps.
+type JobProgress struct {
 	Job     JobName `json:"job"`
 	Version Version `json:"version"`                  // batches that trainers have begun, as far as they have said
 	Durable Version `json:"durable,omitempty"`        // the newest; 0: nothing is

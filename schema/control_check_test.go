@@ -113,7 +113,7 @@ func TestNamesThatAreLegal(t *testing.T) {
 	long := strings.Repeat("z", 63)
 	for _, name := range []string{"t0", "s4095", "coordinator", "all", "j-0123456789ab", "p-" + strings.Repeat("z", 61),
 		long, "a", "0", "-"} {
-		c := Control{Failed: &Failed{Member: Member(name)}}
+		c := Control{Ended: &Ended{Member: Member(name)}}
 		over := Control{Follow: &Follow{Over: []OverRun{{Job: JobName(name), Run: 1}}}}
 		for _, one := range []Control{c, over} {
 			if err := one.check(); err != nil {

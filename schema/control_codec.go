@@ -19,11 +19,18 @@ func EncodeControl(h Head, c Control) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode control: %w", err)
 	}
-	if c.Speaks = nil; greetings[name] {
-		this := ThisProgram()
-		c.Speaks = &this
+	c = c.clipped()
+	if !greetings[name] {
+		return encodeBody(KindControl, h, c)
 	}
-	return encodeBody(KindControl, h, c.clipped())
+	this := ThisProgram()
+	return encodeBody(KindControl, h, signed{&this, c})
+}
+
+// signed is a control message with the program that sent it.
+type signed struct {
+	Speaks *Speaks `json:"speaks,omitempty"` // first
+	Control
 }
 
 // clipped returns c with every text for people cut to the length that readers accept, and a manifest with its defaults
@@ -45,10 +52,10 @@ func (c Control) clipped() Control {
 		m := *c.Leave
 		m.Reason = Clip(m.Reason)
 		c.Leave = &m
-	case c.Failed != nil:
-		m := *c.Failed
+	case c.Ended != nil:
+		m := *c.Ended
 		m.Text = Clip(m.Text)
-		c.Failed = &m
+		c.Ended = &m
 	case c.Keep != nil && c.Keep.Job != nil:
 		m := *c.Keep
 		m.Job = m.Job.normal()
@@ -72,9 +79,11 @@ func DecodeControl(v *View) (Control, error) {
 }
 
 func decodeControl(body []byte) (c Control, refused error) {
-	if err := decodeJSON(body, &c); err != nil {
+	var m signed
+	if err := decodeJSON(body, &m); err != nil {
 		return Control{}, Refuse(ReasonMalformed, "control: %v", err)
 	}
+	c = m.Control
 	name, err := c.only()
 	if err == nil {
 		err = c.check()
@@ -93,7 +102,6 @@ func (c Control) Name() string {
 
 // only returns the name of the one message that is set.
 func (c Control) only() (name string, err error) {
-	c.Speaks = nil // not a message
 	v := reflect.ValueOf(c)
 	for i := range v.NumField() {
 		if v.Field(i).IsNil() {
@@ -127,14 +135,12 @@ func (c Control) check() error {
 		return c.Joined.check()
 	case c.Leave != nil:
 		return c.Leave.End.check()
-	case c.Failed != nil:
-		return c.Failed.End.check()
+	case c.Ended != nil:
+		return c.Ended.End.check()
 	case c.Assign != nil:
 		return c.Assign.check()
 	case c.Group != nil:
 		return c.Group.check()
-	case c.ScaleLR != nil:
-		return checkScale(c.ScaleLR.Scale)
 	case c.LR != nil:
 		return checkLR(c.LR.Changes)
 	case c.Keep != nil:

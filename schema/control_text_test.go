@@ -13,7 +13,7 @@ func TestLongTextsAreCut(t *testing.T) {
 			{Join: &Join{Job: &Job{Name: "x"}, Host: long}},
 			{Refused: &Refused{Reason: "job_differs", Field: long, Have: long, Want: long, Text: long}},
 			{Leave: &Leave{Reason: long}},
-			{Failed: &Failed{Member: "t1", Text: "trainer t1: " + long}},
+			{Ended: &Ended{Member: "t1", Text: "trainer t1: " + long}},
 		} {
 			frame, err := EncodeControl(Head{}, c)
 			if err != nil {
@@ -27,13 +27,13 @@ func TestLongTextsAreCut(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v", c.Name(), err)
 			}
-			if c.Failed != nil && (got.Failed == nil || !strings.HasPrefix(got.Failed.Text, "trainer t1: ")) {
+			if c.Ended != nil && (got.Ended == nil || !strings.HasPrefix(got.Ended.Text, "trainer t1: ")) {
 				t.Errorf("%s: the beginning is lost", c.Name())
 			}
 		}
 	}
-	if f := (&Failed{Text: strings.Repeat("x", 2*TextBytesMax)}); true {
-		if _, err := EncodeControl(Head{}, Control{Failed: f}); err != nil || len(f.Text) != 2*TextBytesMax {
+	if f := (&Ended{Text: strings.Repeat("x", 2*TextBytesMax)}); true {
+		if _, err := EncodeControl(Head{}, Control{Ended: f}); err != nil || len(f.Text) != 2*TextBytesMax {
 			t.Errorf("the caller's message was changed: %v", err)
 		}
 	}

@@ -27,7 +27,6 @@ func WithoutSpeaks(t *testing.T, frame []byte) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Speaks = nil
 	if frame, err = encodeBody(KindControl, v.Head(), c); err != nil {
 		t.Fatal(err)
 	}

@@ -4,4 +4,4 @@ package schema
 
 // Fingerprint is a digest of all that two programs must read alike: the frames' schema, the kinds and what they hold,
 // reasons, and the control messages with the names and types of their fields.
-const Fingerprint = "df40d46236e0a700"
+const Fingerprint = "a3de2c54ae80a39a"

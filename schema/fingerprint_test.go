@@ -153,7 +153,7 @@ func TestProgramsThatDoNotSpeak(t *testing.T) {
 			t.Errorf("%s: %v, want unknown_version saying %q", c.name, err, c.want)
 		}
 	}
-	for _, body := range []string{`{"left":{}}`, `{"refused":{"reason":"unknown_version","text":"update"}}`} {
+	for _, body := range []string{`{"start":{}}`, `{"refused":{"reason":"unknown_version","text":"update"}}`} {
 		if _, err := DecodeControl(bodyView(t, KindControl, body)); err != nil {
 			t.Errorf("%s, which older programs send and read: %v", body, err)
 		}

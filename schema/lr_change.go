@@ -31,15 +31,6 @@ func LRScale(changes []LRChange, b Batch) float32 {
 	return scale
 }
 
-// ScaleLR asks the coordinator to change the learning rates. From 0 means the first batch that no trainer has begun.
-// Any other batch is used as it is, and the request is refused if a trainer has begun it.
-type ScaleLR struct {
-	From  Batch   `json:"from,omitempty"`
-	Scale float32 `json:"scale"`
-	// Force accepts rates beyond LRScaleMin and LRScaleMax times the manifest's.
-	Force bool `json:"force,omitempty"`
-}
-
 // Bounds of a scale that is not forced, unless it is 0. A scale outside them is probably a typing error.
 const (
 	LRScaleMin = 1e-6
@@ -48,20 +39,25 @@ const (
 
 // CheckScale returns why a scale is refused unless it is forced, or nil. now is the scale of the newest change. Scales
 // are absolute: only this one multiplies the manifest's rates.
-func (r *ScaleLR) CheckScale(now float32) error {
-	if s := r.Scale; r.Force || s == 0 || s >= LRScaleMin && s <= LRScaleMax {
+func CheckScale(scale, now float32) error {
+	if scale == 0 || scale >= LRScaleMin && scale <= LRScaleMax {
 		return nil
 	}
 	return fmt.Errorf("learning rates would be %v times the manifest's, and are %v times these now: want 0, or %v to %v, "+
-		"unless it is forced (--force)", r.Scale, now, float32(LRScaleMin), float32(LRScaleMax))
+		"unless it is forced (--force)", scale, now, float32(LRScaleMin), float32(LRScaleMax))
 }
 
-// LR tells trainers all changes of the learning rates. If it is not final, the last one is proposed: a trainer that has
-// not begun its batch answers with LRTaken, and does not begin it before a final LR or another proposal.
+// LR changes the learning rates. A request to the coordinator has one change. From 0 means the first batch that no trainer
+// has begun. Any other batch is used as it is, and the request is refused if a trainer has begun it.
+//
+// The coordinator tells trainers all changes. If they are not final, the last one is proposed: a trainer that has not
+// begun its batch answers with LRTaken, and does not begin it before a final LR or another proposal.
 type LR struct {
-	Serial  int        `json:"serial" check:"serial"` // rises with every proposal
+	Serial  int        `json:"serial,omitempty" check:"serial"` // rises with every proposal
 	Changes []LRChange `json:"changes" check:"changes"`
-	Final   bool       `json:"final"`
+	Final   bool       `json:"final,omitempty"`
+	// Force accepts rates beyond LRScaleMin and LRScaleMax times the manifest's.
+	Force bool `json:"force,omitempty"`
 }
 
 // LRTaken answers a proposal. Begun is the number of batches that the trainer has begun; the proposal is valid only if

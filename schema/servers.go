@@ -24,8 +24,8 @@ func (a *Assign) check() error {
 	switch {
 	case a.Job == nil:
 		return errors.New("no job: want the manifest")
-	case a.Shards < 1 || a.DeadlineMS < 1 || a.Serial < 1:
-		return fmt.Errorf("%d shards, deadline %d ms, serial %d: want at least 1 each", a.Shards, a.DeadlineMS, a.Serial)
+	case a.Shards < 1 || a.Serial < 1:
+		return fmt.Errorf("%d shards, serial %d: want at least 1 each", a.Shards, a.Serial)
 	case a.WindowBytes > windowBytesMax:
 		return fmt.Errorf("windows of %d bytes: want at most %d", a.WindowBytes, windowBytesMax)
 	}

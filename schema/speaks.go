@@ -20,7 +20,7 @@ type Speaks struct {
 
 // greetings are the messages with which two programs begin to communicate, by their JSON names. They must have Speaks.
 var greetings = map[string]bool{"join": true, "follow": true, "assign": true, "keep": true, "query": true,
-	"scale_lr": true, "drain": true}
+	"lr": true, "drain": true}
 
 // String returns the program and its version, for people.
 func (s Speaks) String() string {

@@ -276,7 +276,7 @@ type JobReport struct {
 	StartedMS   int64          `json:"started_ms"` // by the clock of this ps; 0 before the start
 	EndedMS     int64          `json:"ended_ms,omitempty"`
 	End         End            `json:"end,omitempty"`     // how it has ended; empty while it has not
-	Failed      *Failed        `json:"failed,omitempty"`  // why, where not all trainers left in peace
+	Failed      *Ended         `json:"failed,omitempty"`  // why, where not all trainers left in peace
 	Follows     []RunID        `json:"follows,omitempty"` // earlier runs that this one goes on from; at most TelemetryFollowsMax
 	Members     []MemberReport `json:"members"`           // in order of their ids
 	Keepers     []string       `json:"keepers"`           // ids of the ps that keep its shards

@@ -71,7 +71,7 @@ func newConnection(config Config, job *schema.Job, joined schema.Joined) (*conne
 	c := &connection{config: config, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
 		owners: map[string]int{}, controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1),
 		epoch: time.Now(), retry: time.NewTimer(time.Hour)}
-	c.setStandby(joined.Standby)
+	c.setStandby(joined.Replica)
 	c.setFail()
 	c.retry.Stop()
 	return c, c.findServers()

@@ -80,7 +80,7 @@ func TestDrain(t *testing.T) {
 	if err := <-ended; !mayReturn(err) || !session.joined.Durable {
 		t.Errorf("the trainer: %v, want that it has waited for the ps to come back", err)
 	}
-	if !slices.ContainsFunc(last.Jobs, func(d schema.DrainedJob) bool {
+	if !slices.ContainsFunc(last.Jobs, func(d schema.JobProgress) bool {
 		return d.Job == job.Name && d.Durable > 0 && d.Durable <= d.Version && d.To == ""
 	}) || last.Server != "a" {
 		t.Errorf("told at the end: %+v", last)

@@ -163,7 +163,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	}
 	j.peer, err = startPeerServer(ctx, c, job, j.Control().LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs, Number: c.number,
+		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Number: c.number,
 		Promised: c.promised}
 	if j.peer != nil {
 		j.request.URL = j.peer.url
@@ -406,7 +406,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 			switch {
 			case c.Start != nil && s.peer == nil:
 				return nil
-			case c.Left != nil: // the job has ended without this trainer, which was silent for too long
+			case c.Ended != nil && c.Ended.End == schema.EndCompleted: // the job has ended without this trainer, which was silent for too long
 				return over
 			}
 			s.retry.Reset(0) // the answer to a repetition has the addresses of the other trainers

@@ -46,7 +46,7 @@ func (c *connection) sendLeaving(ctx context.Context) {
 	again := time.NewTicker(c.config.RetryAfter)
 	defer again.Stop()
 	for {
-		if err := c.sendControl(schema.Control{Leaving: &schema.Leaving{}}); err != nil {
+		if err := c.sendControl(schema.Control{Leave: &schema.Leave{Later: true}}); err != nil {
 			return
 		}
 		select {
@@ -146,7 +146,7 @@ func (c *connection) sendLeave(ctx context.Context, reason string) error {
 		if err != nil {
 			return fmt.Errorf("leave job %s as %s: %w", c.job.Name, c.joined.Member, err)
 		}
-		answered = answer.Left != nil || answer.Failed != nil
+		answered = answer.Ended != nil
 	}
 	return nil
 }

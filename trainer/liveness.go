@@ -251,12 +251,12 @@ func (c *connection) serverLost() {
 func (c *connection) askStandby(url string) error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.config.AnswerWithin)
 	defer cancel()
-	config, answers := c.config, make(chan schema.Lost, 1)
+	config, answers := c.config, make(chan schema.Control, 1)
 	config.Server, config.CredsFile = url, ""
 	a, err := client.Dial(ctx, config.dialConfig(), c.job.Name, func(m fabric.Message) {
-		if a, ok := client.Answer(m.Data); ok && a.Lost != nil && a.Lost.Run == c.joined.RunID {
+		if a, ok := client.Answer(m.Data); ok && (a.Ended != nil || a.Refused != nil) {
 			select {
-			case answers <- *a.Lost:
+			case answers <- a:
 			default: // one answer is enough
 			}
 		}
@@ -275,8 +275,8 @@ func (c *connection) askStandby(url string) error {
 		if err != nil {
 			return err
 		}
-		if answer.Lost {
-			c.fail(fmt.Errorf("%w: %s, at batch %d of job %s; the job goes on at %s", ErrServerLost, answer.Text, c.Version(),
+		if e := answer.Ended; e != nil {
+			c.fail(fmt.Errorf("%w: %s, at batch %d of job %s; the job goes on at %s", ErrServerLost, e.Text, c.Version(),
 				c.job.Name, fabric.WithoutUser(url)))
 			return nil
 		}

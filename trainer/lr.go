@@ -89,11 +89,11 @@ func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, held *sc
 
 // has returns the batch from which on the rates have the requested scale, by the last decision, or by any decision if
 // the request names the batch.
-func (l *learningRates) has(r *schema.ScaleLR) (from schema.Batch, ok bool, changed <-chan struct{}) {
+func (l *learningRates) has(r schema.LRChange) (from schema.Batch, ok bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.From != 0 {
-		return r.From, slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}), l.changed
+		return r.From, slices.Contains(l.decided, r), l.changed
 	}
 	if n := len(l.decided); n > 0 {
 		return l.decided[n-1].From, l.decided[n-1].Scale == r.Scale, l.changed
@@ -150,17 +150,17 @@ func (l *learningRates) ScaleLR(ctx context.Context, from schema.Batch, scale fl
 	ctx, stop := l.running(ctx)
 	defer stop()
 	first := l.job.StartVersion()
-	ask := schema.ScaleLR{From: from, Scale: scale, Force: true}
+	ask := schema.LRChange{From: from, Scale: scale}
 	l.refusal() // of an earlier request that was sent twice
 	if from > 0 {
 		ask.From += first
 	}
 	for {
-		at, ok, changed := l.has(&ask)
+		at, ok, changed := l.has(ask)
 		if ok {
 			return at - min(at, first), nil
 		}
-		if err := l.ask(ctx, schema.Control{ScaleLR: &ask}, changed); err != nil {
+		if err := l.ask(ctx, schema.Control{LR: &schema.LR{Changes: []schema.LRChange{ask}, Force: true}}, changed); err != nil {
 			return 0, fmt.Errorf("scale the learning rates: %w", err)
 		}
 		if r := l.refusal(); r != nil {

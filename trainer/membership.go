@@ -336,8 +336,8 @@ func (s *membership) listenPeers(own *peerServer) error {
 // connectPeers dials the data servers of all other trainers and subscribes there.
 func (s *membership) connectPeers(ctx context.Context) error {
 	at := map[schema.Member]string{}
-	for _, p := range s.joined.Peers {
-		at[p.Member] = p.URL
+	for i, url := range s.joined.Peers {
+		at[schema.TrainerMember(i)] = url
 	}
 	for _, d := range s.servers {
 		if d.peer == "" {

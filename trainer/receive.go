@@ -158,8 +158,8 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 	switch {
 	case c.LR != nil:
 		return r.lr.takeLR(c.LR)
-	case c.Standby != nil:
-		r.setStandby(c.Standby.URL)
+	case c.Start != nil && c.Start.Replica != "": // of a job that has started before
+		r.setStandby(c.Start.Replica)
 		return nil
 	case c.Refused != nil && subject.To == string(schema.All): // it concerns a trainer for which this one waits
 		r.config.Log.Warn("another trainer was refused", "job", r.job.Name, "member", r.joined.Member, "reason",
@@ -179,7 +179,7 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 			return nil // it is for the previous owner of the slot
 		}
 		return replacedBy(r.job.Name, c.Refused.Text)
-	case c.Leaving != nil:
+	case c.Leave != nil:
 		select {
 		case r.leaveNow <- struct{}{}:
 		default:
@@ -196,16 +196,16 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 	case r.controls <- c:
 	default:
 	}
-	if c.Failed != nil && c.Failed.Back {
-		return fmt.Errorf("%w: job %s: %s", errRunRestarts, r.job.Name, c.Failed.Text)
+	switch e := c.Ended; {
+	case e == nil || e.End == schema.EndCompleted: // this trainer has left
+		return nil
+	case e.Back:
+		return fmt.Errorf("%w: job %s: %s", errRunRestarts, r.job.Name, e.Text)
+	case e.End == schema.EndStopped:
+		return fmt.Errorf("%w: job %s: %s", errJobStopped, r.job.Name, e.Text)
+	default:
+		return fmt.Errorf("%w: job %s: %s", ErrJobFailed, r.job.Name, e.Text)
 	}
-	if c.Failed != nil && c.Failed.End == schema.EndStopped {
-		return fmt.Errorf("%w: job %s: %s", errJobStopped, r.job.Name, c.Failed.Text)
-	}
-	if c.Failed != nil {
-		return fmt.Errorf("%w: job %s: %s", ErrJobFailed, r.job.Name, c.Failed.Text)
-	}
-	return nil
 }
 
 // logStalled logs which trainer a batch waits for. The coordinator repeats the message rarely.

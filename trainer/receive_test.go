@@ -132,7 +132,7 @@ func TestDamagedFramesFillNoLog(t *testing.T) {
 
 // The end of the job counts from the coordinator and of this run only.
 func TestOnlyTheCoordinatorEndsTheJob(t *testing.T) {
-	failed := schema.Control{Failed: &schema.Failed{Member: "t1", Text: "trainer t1 is gone"}}
+	failed := schema.Control{Ended: &schema.Ended{Member: "t1", Text: "trainer t1 is gone"}}
 	s := bareSession(t)
 	frame, err := schema.EncodeControl(schema.Head{Job: 4}, failed)
 	arrives(t, s, "coordinator", frame, err)

@@ -71,7 +71,7 @@ func (r *restart) follows(m *membership, err error) bool {
 // join starts the join of the run that follows a membership ended by err.
 func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining {
 	c := &r.config
-	c.Server, c.standby, c.rejoinAs, c.rejoin = m.config.Server, m.standbyAt(), m.joined.Member, m.joined.RunID
+	c.Server, c.standby, c.rejoin = m.config.Server, m.standbyAt(), m.joined.RunID
 	c.Resume, c.rejoinAt, c.promised = !errors.Is(err, errReplaced), m.joined.Generation, 0
 	c.Log.Warn("rejoining job", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
 	j := &rejoining{done: make(chan struct{})}

@@ -133,8 +133,8 @@ func (m *member) connect(url string) error {
 		if err != nil {
 			return err
 		}
-		if c.Failed != nil || c.Refused != nil {
-			return fmt.Errorf("job %s does not start: %+v %+v", job, c.Failed, c.Refused)
+		if c.Ended != nil || c.Refused != nil {
+			return fmt.Errorf("job %s does not start: %+v %+v", job, c.Ended, c.Refused)
 		}
 		started = c.Start != nil || c.Joined != nil && c.Joined.Started
 	}
@@ -263,8 +263,8 @@ func (m *member) controlMessage(v *schema.View) {
 		m.fail(err)
 		return
 	}
-	if c.Failed != nil {
-		m.fail(fmt.Errorf("job %s failed: %s", m.job.Name, c.Failed.Text))
+	if c.Ended != nil {
+		m.fail(fmt.Errorf("job %s failed: %s", m.job.Name, c.Ended.Text))
 	}
 	select {
 	case m.control <- c:

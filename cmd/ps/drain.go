@@ -67,7 +67,7 @@ func (d *draining) run(ctx context.Context, out, logTo io.Writer, id string) err
 }
 
 // drained says what has become of a job, as far as its ps has told.
-func drained(j *schema.DrainedJob) string {
+func drained(j *schema.JobProgress) string {
 	at := fmt.Sprintf("job %s, at batch %d: ", j.Job, j.Version)
 	switch {
 	case j.To != "":

@@ -280,7 +280,7 @@ func TestEnds(t *testing.T) {
 	s = open(t, statustest.Options{}, 3, func(c *statustest.Cluster) { c.Phase = "gathering" })
 	p = start(t).tab(t, s.URL, desk)
 	s.with(func(c *statustest.Cluster) {
-		c.End(&schema.Failed{Member: "p-box-4222", Text: "this machine computes wrongly"})
+		c.End(&schema.Ended{Member: "p-box-4222", Text: "this machine computes wrongly"})
 	})
 	s.step(3)
 	p.until("one that never began has no curves",

@@ -74,7 +74,7 @@ var scenes = map[string]func(t testing.TB) *stage{
 		s.with(func(c *statustest.Cluster) { c.Trainers[3].Stopped = true })
 		s.step(30)
 		s.with(func(c *statustest.Cluster) {
-			c.End(&schema.Failed{Member: "t3",
+			c.End(&schema.Ended{Member: "t3",
 				Text: "trainer t3 on box-0 (pid 7103) was last seen 30s ago at batch 2400 (deadline 30s)"})
 		})
 		s.step(20)

@@ -81,7 +81,8 @@ func (o *Operator) ScaleLR(ctx context.Context, job schema.JobName, from schema.
 	if !(scale >= 0 && scale <= math.MaxFloat32) {
 		return 0, fmt.Errorf("scale %v of the learning rates: want a finite number, at least 0", scale)
 	}
-	answer, err := o.ask(ctx, job, schema.Control{ScaleLR: &schema.ScaleLR{From: from, Scale: scale, Force: force}},
+	answer, err := o.ask(ctx, job, schema.Control{LR: &schema.LR{
+		Changes: []schema.LRChange{{From: from, Scale: scale}}, Force: force}},
 		func(c *schema.Control) bool { return c.LR != nil && c.LR.Final })
 	if err != nil {
 		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
@@ -96,11 +97,8 @@ func (o *Operator) ScaleLR(ctx context.Context, job schema.JobName, from schema.
 // it to, or with one NATS server none. Use it only if the ps that had the job has ended: if it still runs, the job runs
 // twice. Server is the ps with the replica, or that NATS server.
 func (o *Operator) Takeover(ctx context.Context, job schema.JobName) error {
-	answer, err := o.ask(ctx, job, schema.Control{Takeover: &schema.Takeover{}},
-		func(c *schema.Control) bool { return c.Lost != nil })
-	if err == nil && !answer.Lost.Lost {
-		err = fmt.Errorf("%w: %s", ErrRefused, answer.Lost.Text)
-	}
+	_, err := o.ask(ctx, job, schema.Control{Query: &schema.Query{Over: true}},
+		func(c *schema.Control) bool { return c.Ended != nil })
 	if err != nil {
 		return fmt.Errorf("continue job %s: %w", job, err)
 	}
@@ -111,9 +109,9 @@ func (o *Operator) Takeover(ctx context.Context, job schema.JobName) error {
 // version of them durable. id names it among those that share the server; empty is the one that has the server in it.
 // It returns what the ps said last, when the ps serves no job any more. The ps ends even if ctx ends first, once it has
 // answered.
-func (o *Operator) Drain(ctx context.Context, id string) (last schema.Draining, err error) {
+func (o *Operator) Drain(ctx context.Context, id string) (last schema.Jobs, err error) {
 	d := drain{ask: schema.Drain{Server: id}, within: o.AnswerWithin}
-	d.client, d.answers, err = o.dial(ctx, schema.TelemetryJob, func(c *schema.Control) bool { return c.Draining != nil })
+	d.client, d.answers, err = o.dial(ctx, schema.TelemetryJob, func(c *schema.Control) bool { return c.Jobs != nil })
 	if err == nil {
 		defer d.client.Close()
 		err = d.follow(ctx)
@@ -131,9 +129,9 @@ type drain struct {
 	ask        schema.Drain
 	within     time.Duration
 	unanswered *time.Timer
-	last       schema.Draining // what the ps said
-	ended      bool            // it said so; its server may still be there
-	refused    error           // by a ps of another version, maybe not the one that is meant
+	last       schema.Jobs // what the ps said
+	ended      bool        // it said so; its server may still be there
+	refused    error       // by a ps of another version, maybe not the one that is meant
 }
 
 // follow asks until the ps has ended: it says so, and if the server is its own, that is gone.
@@ -180,7 +178,7 @@ func (d *drain) take(a *schema.Control) (done bool, err error) {
 		}
 		return false, d.refused
 	}
-	said := a.Draining
+	said := a.Jobs
 	if d.ended { // a ps that was started since
 		return true, nil
 	}

@@ -92,9 +92,9 @@ type Coordinator struct {
 	assigned     int               // serial that shard servers were told last; Tick repeats it
 	generation   schema.Generation // rises when a slot is taken from a trainer
 	detector     detector
-	ended        schema.End     // how; empty before
-	failed       *schema.Failed // why, where not all trainers left in peace
-	started      time.Time      // zero before the start
+	ended        schema.End    // how; empty before
+	failed       *schema.Ended // why, where not all trainers left in peace
+	started      time.Time     // zero before the start
 	ticks        liveness.Ticks
 	gathering    gathering
 	blind        liveness.Silence // since nothing can be heard
@@ -162,8 +162,8 @@ func (c *Coordinator) Finish() {
 
 // Outcome is how a run has ended, and what the next one has of it.
 type Outcome struct {
-	Failed *schema.Failed // why it ended; nil: it has not, or all trainers have completed it
-	Began  bool           // it had started
+	Failed *schema.Ended // why it ended; nil: it has not, or all trainers have completed it
+	Began  bool          // it had started
 	// LacksQuorum reports that the ps with the replica may continue the job with the trainers that are lost.
 	LacksQuorum bool
 	Joiners     []schema.Member // names under which trainers joined: of members, and of those that left before the start
@@ -249,11 +249,11 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generation, l *schema.Leave) []Decision {
 	i, ok := c.members.find(from)
 	if !ok || c.state == Running && g < c.members[i].generation {
-		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before, or was replaced
+		return []Decision{{To: from, Control: schema.Control{Ended: &schema.Ended{End: schema.EndCompleted}}}} // has left before, or was replaced
 	}
 	m, name := &c.members[i], schema.TrainerMember(i)
 	before, at := m.state, c.config.Job.Counted(m.batch)
-	d := []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}, Who: name}}
+	d := []Decision{{To: from, Control: schema.Control{Ended: &schema.Ended{End: schema.EndCompleted}}, Who: name}}
 	switch {
 	case before == slotDone, before == slotVacant:
 		return d
@@ -319,11 +319,11 @@ func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Deci
 	}
 	c.state.Transition(Ending)
 	c.ended = how
-	c.failed = &schema.Failed{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
+	c.failed = &schema.Ended{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
 	if how == schema.EndStopped {
 		c.failed.End = how
 	}
-	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job " + string(how) + ": " + text,
+	return []Decision{{To: schema.All, Control: schema.Control{Ended: c.failed}, Note: "job " + string(how) + ": " + text,
 		Who: who}}
 }
 
@@ -365,8 +365,8 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	}
 	switch {
 	case c.state == Running && j.Run == c.config.RunID && c.members.hasPromised(j):
-		return postponed(from, fmt.Sprintf("trainer %s has promised the ps at %s to follow it, and can return when its "+
-			"slot is free", j.Was, c.standby.url))
+		return postponed(from, fmt.Sprintf("the trainer on %s has promised the ps at %s to follow it, and can return when its "+
+			"slot is free", j.Host, c.standby.url))
 	case len(c.config.Voters) > 0 && !isVoter(c.config.Voters, j.Number) && c.state.Gathers():
 		return postponed(from, "more than half of the trainers of the job's last run must join first: its ps may still be "+
 			"running")
@@ -432,7 +432,7 @@ func (c *Coordinator) joined(i int) Decision {
 	if n := len(c.members); n != c.admission.places() {
 		trainers = n
 	}
-	var peers []schema.Peer
+	var peers []string
 	if c.plan.Reduces(schema.ByTrainers) && c.state == Running {
 		peers = c.members.peers()
 	}
@@ -448,7 +448,7 @@ func (c *Coordinator) joined(i int) Decision {
 		Peers: peers, WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
 		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
 		Version: version, Resumed: c.config.Resume.version(),
-		Durable: c.config.Checkpoints != nil || c.record.decides, Standby: c.standby.url,
+		Durable: c.config.Checkpoints != nil || c.record.decides, Replica: c.standby.url,
 	}}}
 }
 
@@ -479,7 +479,7 @@ func (c *Coordinator) withAssignment(decisions []Decision) []Decision {
 func (c *Coordinator) assignTo(i int) Decision {
 	s := &c.shardServers[i]
 	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards, Own: s.Server.Shards,
-		Cluster: []schema.Member{}, DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes,
+		Cluster: []schema.Member{}, WindowBytes: c.config.WindowBytes,
 		LR: c.lr.assigned(), Checkpoints: c.checkpoints.assigned(), Since: c.members.generations(c.config.Generation),
 		Incarnation: s.Incarnation, Made: s.heard}
 	if c.config.Resume != nil {
@@ -532,7 +532,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 
 // ShardServerFailed ends the job because a ps, or one of its shards, cannot continue. It reports whether the ps has
 // any.
-func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([]Decision, bool) {
+func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Ended) ([]Decision, bool) {
 	i := c.shardServers.find(from)
 	if i < 0 {
 		return nil, false
@@ -593,8 +593,8 @@ func (c *Coordinator) Durable() schema.Version {
 }
 
 // Progress returns which version the job has reached, and which one would outlast its ps.
-func (c *Coordinator) Progress(now time.Time) schema.DrainedJob {
-	d := schema.DrainedJob{Job: c.config.Job.Name, Durable: c.checkpoints.durable.version}
+func (c *Coordinator) Progress(now time.Time) schema.JobProgress {
+	d := schema.JobProgress{Job: c.config.Job.Name, Durable: c.checkpoints.durable.version}
 	if c.Replicas(now).Ready {
 		d.Kept = c.replicas.whole
 	}
@@ -660,7 +660,7 @@ func (c *Coordinator) replicate(tell bool, note string) (decisions []Decision) {
 }
 
 // ScaleLR takes a request to change the learning rates.
-func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
+func (c *Coordinator) ScaleLR(from schema.Member, r *schema.LR) []Decision {
 	return c.lr.request(c.state, c.members, from, r)
 }
 

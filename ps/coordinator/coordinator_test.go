@@ -197,7 +197,7 @@ func (s *membership) run() string {
 			Generation: schema.Generation(s.count("generation", 0)), Done: schema.Version(s.count("done", 0))}))
 	case "shard-failed":
 		d, ok := s.c.ShardServerFailed(s.server(),
-			&schema.Failed{Member: schema.Member(s.text("member", "")), Text: s.words("text"), Back: s.d.HasArg("back")})
+			&schema.Ended{Member: schema.Member(s.text("member", "")), Text: s.words("text"), Back: s.d.HasArg("back")})
 		if !ok {
 			return "has no shard\n"
 		}
@@ -266,8 +266,8 @@ func (s *membership) join(from schema.Member) string {
 	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
-		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""),
-		URL: s.text("url", "")}))
+		Process: s.text("process", ""),
+		URL:     s.text("url", "")}))
 }
 
 // policy reads how often versions are written.
@@ -341,7 +341,7 @@ func (s *membership) learningRates(from schema.Member) string {
 	case "scale-lr":
 		scale, err := strconv.ParseFloat(s.text("scale", "0.5"), 32)
 		must(s.t, err)
-		return s.tell(s.c.ScaleLR(from, &schema.ScaleLR{From: schema.Batch(s.count("batch", 0)), Scale: float32(scale),
+		return s.tell(s.c.ScaleLR(from, &schema.LR{Changes: []schema.LRChange{{From: schema.Batch(s.count("batch", 0)), Scale: float32(scale)}},
 			Force: s.d.HasArg("force")}))
 	case "lr-taken":
 		return s.tell(s.c.LRTaken(from, s.generation(from),

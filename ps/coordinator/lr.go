@@ -34,13 +34,14 @@ const (
 )
 
 // request takes a request for a change. One for a change that is decided or proposed already is a repetition.
-func (l *learningRates) request(state JobState, members slots, from schema.Member, r *schema.ScaleLR) []Decision {
-	if state == Running && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
+func (l *learningRates) request(state JobState, members slots, from schema.Member, asked *schema.LR) []Decision {
+	r := asked.Changes[0]
+	if state == Running && r.From != 0 && slices.Contains(l.decided, r) {
 		// a final word would free a trainer from what is being agreed; a proposal has what is decided, too
 		_, trainer := members.find(from)
 		return []Decision{{To: from, Control: l.control(!trainer || l.proposal == nil)}}
 	}
-	if refused := l.check(state, r); refused != "" {
+	if refused := l.check(state, r.Scale, asked.Force); refused != "" {
 		return []Decision{refuseLR(from, refused)}
 	}
 	if p := l.proposal; p != nil {
@@ -64,7 +65,7 @@ func (l *learningRates) request(state JobState, members slots, from schema.Membe
 			refuseLR(from, fmt.Sprintf("the learning rates have been changed %d times: that is all", schema.LRChangesMax)),
 		}
 	}
-	p := &lrProposal{change: schema.LRChange{From: r.From, Scale: r.Scale}, named: r.From != 0, margin: lrMarginFirst,
+	p := &lrProposal{change: r, named: r.From != 0, margin: lrMarginFirst,
 		askers: []schema.Member{from}}
 	begun := members.begun()
 	if p.named && r.From < begun {
@@ -84,14 +85,14 @@ func lrTooLate(from, begun schema.Batch) string {
 }
 
 // check returns why the learning rates cannot be changed as requested; empty: they can.
-func (l *learningRates) check(state JobState, r *schema.ScaleLR) string {
+func (l *learningRates) check(state JobState, scale float32, force bool) string {
 	if state != Running {
 		return fmt.Sprintf("job %s is %v: want a running one", l.job.Name, state)
 	}
 	if err := l.job.CheckScaleLR(); err != nil {
 		return err.Error()
 	}
-	if err := r.CheckScale(schema.LRScale(l.decided, ^schema.Batch(0))); err != nil {
+	if err := schema.CheckScale(scale, schema.LRScale(l.decided, ^schema.Batch(0))); err != nil && !force {
 		return err.Error()
 	}
 	return ""

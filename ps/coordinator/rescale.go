@@ -104,7 +104,7 @@ func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.J
 // Leaving notes that a trainer leaves once a version is durable, and has one written. It may leave at once if no other
 // trainer would continue from that version.
 func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
-	now := schema.Control{Leaving: &schema.Leaving{}}
+	now := schema.Control{Leave: &schema.Leave{}}
 	i, ok := c.members.find(from)
 	if !ok || c.onLoss != lossRescale || !c.restarts() {
 		return []Decision{{To: from, Control: now}}

@@ -107,8 +107,9 @@ func (s slots) find(name schema.Member) (int, bool) {
 // hasPromised reports whether a trainer has promised another ps to follow it, which may count on that until the run has
 // gone on without the trainer: its slot has a later generation then.
 func (s slots) hasPromised(j *schema.Join) bool {
-	i, ok := s.find(j.Was)
-	return ok && j.Promised > 0 && s[i].generation <= j.Promised
+	return j.Promised > 0 && slices.ContainsFunc(s, func(m member) bool {
+		return m.number == j.Number && m.generation <= j.Promised
+	})
 }
 
 // asking returns the slot of a trainer that has it and has not heard of it: it had given up waiting for the answer, and
@@ -130,9 +131,9 @@ func (s slots) replaced(i int, from schema.Member, g schema.Generation) []Decisi
 }
 
 // peers returns where all trainers are reached that reduce among themselves.
-func (s slots) peers() (all []schema.Peer) {
+func (s slots) peers() (all []string) {
 	for i := range s {
-		all = append(all, schema.Peer{Member: schema.TrainerMember(i), URL: s[i].url})
+		all = append(all, s[i].url)
 	}
 	return all
 }

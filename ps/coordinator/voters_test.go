@@ -115,7 +115,7 @@ func TestReplicaConfirmsThatItHearsTheCoordinator(t *testing.T) {
 func TestPromisedTrainerReturnsLater(t *testing.T) {
 	c := keepingCoordinator(t, 1, 2)
 	c.members[0].become(slotJoining, member{joiner: "t0", number: 10, generation: 3, by: -1})
-	join := schema.Join{Run: 7, Was: "t0", Number: 10, Promised: 3}
+	join := schema.Join{Run: 7, Number: 10, Promised: 3}
 	if !c.members.hasPromised(&join) {
 		t.Error("it returns to the slot in which it has promised")
 	}

@@ -78,8 +78,8 @@ type run struct {
 	trainers    map[int]*trainer
 	kept        map[int]*shard
 	series      series
-	fate        *schema.Failed // why it ended, where its coordinator did not say
-	next        schema.RunID   // the run that has gone on from it; 0: none
+	fate        *schema.Ended // why it ended, where its coordinator did not say
+	next        schema.RunID  // the run that has gone on from it; 0: none
 	seen        seen
 	shown       int // trainers, as of the latest Tick
 	done        uint64
@@ -90,7 +90,7 @@ type run struct {
 func (r *run) over() bool { return r.endedAt != 0 }
 
 // cause returns why the run has ended; nil where all of its trainers have left in peace, or it has not ended.
-func (r *run) cause() *schema.Failed {
+func (r *run) cause() *schema.Ended {
 	if r.said.Failed != nil {
 		return r.said.Failed
 	}

@@ -85,9 +85,9 @@ func (s *script) run() string {
 	case "restart":
 		s.restart()
 	case "end":
-		var failed *schema.Failed
+		var failed *schema.Ended
 		if who := s.text("failed"); who != "" {
-			failed = &schema.Failed{Member: schema.Member(who), End: schema.End(s.text("how")), Back: s.d.HasArg("back"),
+			failed = &schema.Ended{Member: schema.Member(who), End: schema.End(s.text("how")), Back: s.d.HasArg("back"),
 				Text: strings.NewReplacer("__", "_", "_", " ").Replace(s.text("text"))}
 		}
 		s.c.End(failed)

@@ -222,7 +222,7 @@ func (t *Tracker) endServer(s *server) {
 		}
 		if !r.over() {
 			r.endedAt = t.now
-			r.fate = &schema.Failed{Member: schema.ServerMember(s.id), End: schema.EndStopped, Back: true,
+			r.fate = &schema.Ended{Member: schema.ServerMember(s.id), End: schema.EndStopped, Back: true,
 				Text: fmt.Sprintf("ps %s, which coordinated it, was asked to end", s.id)}
 		}
 		if t.now-r.endedAt < awaitedFor && r.end(t.now) == schema.EndContinued {
@@ -481,7 +481,7 @@ func (t *Tracker) forget() {
 func (t *Tracker) abandon(r *run) {
 	s := t.servers[r.coordinator]
 	failed := func(format string, args ...any) {
-		r.fate = &schema.Failed{Member: schema.ServerMember(r.coordinator), Text: fmt.Sprintf(format, args...)}
+		r.fate = &schema.Ended{Member: schema.ServerMember(r.coordinator), Text: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case s == nil || t.now-r.saidAt > goneKept:

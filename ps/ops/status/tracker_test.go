@@ -412,7 +412,7 @@ func TestNameIsUsedAgain(t *testing.T) {
 	}
 	c.Trainers[1].Gone = true
 	c.Play(tracker, 3)
-	c.End(&schema.Failed{Member: "t1",
+	c.End(&schema.Ended{Member: "t1",
 		Text: "trainer t1 on box-0 (pid 7101) was last seen 3s ago, and its connection is gone"})
 	u = c.Play(tracker, 5)
 	later, before := &u.Status.Jobs[0], &u.Status.Jobs[1]

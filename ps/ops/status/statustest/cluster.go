@@ -54,7 +54,7 @@ type Cluster struct {
 	Now      time.Time
 	RunID    schema.RunID
 	Phase    string // gathering, running, ended
-	Failed   *schema.Failed
+	Failed   *schema.Ended
 	Trainers []*Trainer
 	Servers  []*Server
 	Digests  map[string]uint32 // in mean: of trainers that differ from the others
@@ -241,7 +241,7 @@ func (c *Cluster) Play(t *status.Tracker, seconds int) (u status.Update) {
 }
 
 // End lets the job end: well, or as failed by a member.
-func (c *Cluster) End(failed *schema.Failed) {
+func (c *Cluster) End(failed *schema.Ended) {
 	c.Phase, c.Failed, c.ended = "ended", failed, c.Now
 	for _, t := range c.Trainers {
 		t.Left = failed == nil
@@ -413,7 +413,7 @@ func (c *Cluster) Drain(by int, heard bool) {
 	s := c.Servers[c.By]
 	j := c.jobReport()
 	j.Phase, j.EndedMS, j.End = schema.PhaseEnded, c.Now.UnixMilli(), schema.EndStopped
-	j.Failed = &schema.Failed{Member: schema.Coordinator, Text: "the parameter server is shutting down", Back: true,
+	j.Failed = &schema.Ended{Member: schema.Coordinator, Text: "the parameter server is shutting down", Back: true,
 		End: schema.EndStopped}
 	s.last, s.Stopped = &j, !heard
 	c.By, c.follows, c.RunID, c.began = by, []schema.RunID{c.RunID}, c.RunID+1, c.Now
