@@ -40,8 +40,7 @@ func TestGPUAcknowledge(t *testing.T) {
 		!strings.HasSuffix(out, "\n  When that is done: "+listed.Path+" gpu-ack --gpu-state "+state+" 0\n") {
 		t.Errorf("listed %q", out)
 	}
-	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http",
-		"127.0.0.1:0"}, flags[:4]...)...)
+	doctor := start(t, "ps", append([]string{"doctor"}, flags[:4]...)...)
 	doctor.exits(t, 2)
 	if out := doctor.stdout.String(); !strings.Contains(out, "XID 79") ||
 		!strings.Contains(out, "wrong with 1 of them is remembered in") {
@@ -89,8 +88,7 @@ func TestGPUStateDamaged(t *testing.T) {
 	flags := []string{"--gpu-library", library.Path, "--gpu-state", state}
 	ps, _, _ := page(t, append(flags, "--log-format", "text")...)
 	ps.says(t, "the file is of a newer gradbus")
-	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http",
-		"127.0.0.1:0", "--json"}, flags...)...)
+	doctor := start(t, "ps", append([]string{"doctor", "--json"}, flags...)...)
 	if doctor.status(t); !strings.Contains(doctor.stdout.String(),
 		"cannot be remembered: "+state+": the file is of a newer gradbus") {
 		t.Errorf("doctor says %s", doctor.stdout.String())

@@ -33,8 +33,7 @@ func TestKernelLibrary(t *testing.T) {
 	}
 
 	none := filepath.Join(t.TempDir(), "none.so")
-	doctor := start(t, "ps", "doctor", "--kernel-library", none, "--gpu", "off", "--listen", "127.0.0.1:0", "--http",
-		"127.0.0.1:0")
+	doctor := start(t, "ps", "doctor", "--kernel-library", none, "--gpu", "off")
 	if status := doctor.status(t); status != 2 || !strings.Contains(doctor.stdout.String(), filepath.Base(none)) {
 		t.Errorf("doctor: status %d: %s", status, doctor.stdout.String())
 	}

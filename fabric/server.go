@@ -22,7 +22,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
 	"gradbus/internal/loglimit"
@@ -599,85 +598,6 @@ func number(parameters url.Values, name string, to *int) (err error) {
 		}
 	}
 	return nil
-}
-
-// Survey is the part of a NATS server's state that a client of it as control server needs: enough to detect settings
-// that would lose data.
-type Survey struct {
-	Address         string
-	Version         string // of the server
-	Cluster         string // its name; empty if the server is alone
-	servers         int    // known servers of the cluster
-	PayloadBytesMax int
-	tls             bool
-
-	JetStream error // nil if the account has JetStream
-	Memory    Share // limit and use of the account's JetStream memory
-	storage   Share
-	Buckets   []BucketSurvey // requested buckets that exist
-}
-
-// Share is the used part of something. Max is -1 if there is no limit.
-type Share struct{ Used, Max int64 }
-
-// BucketSurvey is the state of a bucket.
-type BucketSurvey struct {
-	Name     string
-	InMemory bool
-	Replicas int // wanted number
-	Current  int // number that is up to date, including the leader
-	Keys     uint64
-	Bytes    uint64
-	BytesMax int64
-}
-
-// Survey asks the server for its state and for buckets by name. Errors: ErrLost.
-func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error) {
-	if c.bus != nil {
-		return Survey{Address: c.Address(), servers: 1, PayloadBytesMax: c.PayloadBytesMax()}, nil
-	}
-	nc := c.nats.nats
-	s := Survey{Address: c.Address(), Version: nc.ConnectedServerVersion(), Cluster: nc.ConnectedClusterName(),
-		servers:         max(1, len(nc.Servers())),
-		PayloadBytesMax: c.PayloadBytesMax()}
-	_, err := nc.TLSConnectionState()
-	s.tls = err == nil
-	asked, end := c.asking(ctx)
-	account, err := c.js.AccountInfo(asked)
-	err = end(err)
-	switch {
-	case errors.Is(err, ErrDenied):
-		return s, fmt.Errorf("survey: %w", err)
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		s.JetStream = bucketError(c.Address(), err)
-		return s, nil
-	case err != nil:
-		return s, fmt.Errorf("survey: %w: %s: %w", ErrLost, c.Address(), err)
-	}
-	s.Memory = Share{int64(account.Memory), account.Limits.MaxMemory}
-	s.storage = Share{int64(account.Store), account.Limits.MaxStore}
-	for _, name := range buckets {
-		stream, err := c.js.Stream(ctx, "KV_"+name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			continue
-		}
-		if err != nil {
-			return s, fmt.Errorf("survey: bucket %s: %w", name, bucketError(c.Address(), err))
-		}
-		info := stream.CachedInfo()
-		b := BucketSurvey{Name: name, InMemory: info.Config.Storage == jetstream.MemoryStorage,
-			Replicas: info.Config.Replicas, Current: 1,
-			Keys: info.State.Msgs, Bytes: info.State.Bytes, BytesMax: info.Config.MaxBytes}
-		if info.Cluster != nil {
-			for _, r := range info.Cluster.Replicas {
-				if r.Current && !r.Offline {
-					b.Current++
-				}
-			}
-		}
-		s.Buckets = append(s.Buckets, b)
-	}
-	return s, nil
 }
 
 // ServiceConfig describes a program to tools that look for services at a NATS server.

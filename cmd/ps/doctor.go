@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus"
-	"gradbus/fabric"
 	"gradbus/internal/config"
 	"gradbus/internal/gpu"
 	"gradbus/internal/kernelflag"
@@ -26,16 +24,11 @@ import (
 
 // doctoring is what ps doctor is told.
 type doctoring struct {
-	looking
-	listen, page string
-	nats, creds  string
-	controlToken string // a file
-	tls          config.TLS
-	dirs         []string
-	asJSON       bool
-	gpu          string
-	kept         string
-	library      string
+	dirs    []string
+	asJSON  bool
+	gpu     string
+	kept    string
+	library string
 }
 
 // gpuWithin is how long the driver may take for its first word.
@@ -45,25 +38,17 @@ func doctorCommand() *cobra.Command {
 	var d doctoring
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine and the servers around it for problems",
-		Long: `Check versions, kernels, GPUs and their driver, limits, memory, ports, clock, disks, a running ps, and the NATS server of
---nats. Each line says what was found and, if something is wrong, what would be right. Nothing is changed.
+		Short: "Check this machine for problems",
+		Long: `Check kernels, GPUs and their driver, limits, memory, clock and disks of this machine. Each line says what was found and, if
+something is wrong, what would be right. Nothing is changed.
 
 The exit status is 0 if all is well, 1 after a warning, 2 if something does not work, 3 if the command line is wrong.`,
 		Example: `  ./bin/ps doctor
-  ./bin/ps doctor --nats nats://10.0.0.1:4222
   ./bin/ps doctor --dir /models --dir /runs --json`,
 		Args: func(c *cobra.Command, args []string) error { return wrongly(noArguments(c, args)) },
 	}
-	d.add(c)
 	set := c.Flags()
-	set.StringVar(&d.listen, "listen", "127.0.0.1:4222", "`HOST:PORT`: address that ps will listen on")
-	set.StringVar(&d.page, "http", httpDefault, "`HOST:PORT`: address of its page")
-	set.StringVar(&d.nats, "nats", "", "`URL`: NATS server or cluster for several ps")
-	set.StringVar(&d.creds, "nats-creds", "", "`PATH`: NATS credentials file for --nats")
-	set.StringVar(&d.controlToken, "control-token-file", "",
-		"`PATH`: file with the token for --nats (first line) if that is a ps; empty is none")
-	d.tls.Add(set, "certificate (PEM) for --nats, if it asks for one", "CA bundle (PEM) for --nats; empty is the system's")
+	set.SortFlags = false
 	set.StringArrayVar(&d.dirs, "dir", []string{"."},
 		"`DIR`: folder that models or curves are written to; repeatable")
 	set.StringVar(&d.gpu, "gpu", string(gpu.Auto),
@@ -74,7 +59,6 @@ The exit status is 0 if all is well, 1 after a warning, 2 if something does not 
 	set.StringVar(&d.library, "gpu-library", "", "`PATH`: the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 	config.AddFileFlag(set)
-	config.Addresses(set, "nats")
 	flagsWrongly(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return exitOf(d.run(c))
@@ -85,38 +69,18 @@ The exit status is 0 if all is well, 1 after a warning, 2 if something does not 
 // run prints what is found, and gives the worst of it.
 func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	if err := config.RefuseIdle(c.Flags(), []config.Idle{
-		{When: d.nats == "", Flags: []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca"},
-			Why: "it is for --nats: want that with it"},
 		{When: d.gpu == string(gpu.Off), Flags: []string{"gpu-state", "gpu-library"},
 			Why: "--gpu off watches no GPU: leave it out"},
 	}); err != nil {
 		return "", err
 	}
-	client, err := d.looking.client()
-	if err != nil {
-		return "", err
-	}
-	defer client.Close()
-	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page},
-		Dirs: d.dirs, Client: client}
+	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Dirs: d.dirs}
 	switch d.gpu {
 	case string(gpu.Auto):
 		examined.GPUs, examined.Kept = d.askDriver, d.askKept
 	case string(gpu.Off):
 	default:
 		return "", fmt.Errorf("gpu %q: want auto or off", d.gpu)
-	}
-	if d.nats != "" {
-		log := slog.New(slog.DiscardHandler)
-		_, dial, err := d.tls.Load(log)
-		if err != nil {
-			return "", err
-		}
-		token, err := config.Secret(d.controlToken, log)
-		if err != nil {
-			return "", err
-		}
-		examined.Control = &fabric.Config{URL: d.nats, Name: "doctor", Token: token, CredsFile: d.creds, TLS: dial}
 	}
 	all := doctor.Examine(c.Context(), examined)
 	if err := c.Context().Err(); err != nil {
@@ -129,7 +93,7 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	if d.asJSON {
 		return doctor.Worst(all), json.NewEncoder(out).Encode(map[string]any{"level": doctor.Worst(all), "findings": all})
 	}
-	_, err = io.WriteString(out, doctor.Text(all))
+	_, err := io.WriteString(out, doctor.Text(all))
 	return doctor.Worst(all), err
 }
 

@@ -73,9 +73,9 @@ var layers = map[string]layer{
 	"ps/ops/status/statustest": {own: []string{"ps/ops/status", "schema"}, noStd: noNetwork},
 	"ps/ops/metrics": {own: []string{"ps/ops/status", "schema"}, others: []string{"github.com/prometheus/"},
 		noStd: []string{"os/exec"}},
-	// It looks at a machine, a NATS server and a ps from outside.
+	// It looks at a machine.
 	"ps/ops/doctor": {
-		own:   []string{"cuda", "fabric", "internal/process", "ps/ops/status", "ps/ops/terminal", "schema"},
+		own:   []string{"cuda", "internal/process", "ps/ops/status", "ps/ops/terminal", "schema"},
 		noStd: []string{"os/exec"},
 	},
 	// A client of a ps's page: it asks over HTTP and knows nothing else of the process it runs in.

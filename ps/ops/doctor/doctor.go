@@ -1,10 +1,9 @@
-// Package doctor looks at a machine, a NATS server and a running ps for what would slow a job down, stop it or lose
-// something, and says of each what would be right.
+// Package doctor checks a machine for settings that would slow a job down, stop it or lose something, and says for each
+// what would be right. What a ps checks itself when it starts (ports, the NATS server) and what a running ps reports (ps
+// status) is not checked again.
 //
-// What it finds is one list of findings. Deciding is apart from looking: functions named judge take facts and
-// give findings. Facts that cannot be had are findings of level Info: never OK.
-//
-// It changes nothing: no setting, no file but one that it takes away again, no message but questions.
+// Checks named judge take facts and return findings. A fact that cannot be read is a finding of level Info, never OK.
+// The package changes no setting, and leaves no file behind.
 package doctor
 
 import (
@@ -13,18 +12,15 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"net"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"gradbus/cuda"
-	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/ps/ops/status"
 	"gradbus/ps/ops/terminal"
@@ -35,18 +31,14 @@ import (
 type Config struct {
 	Version string
 	Root    fs.FS    // of the machine, os.DirFS("/"): proc and sys are read
-	Listen  []string // addresses that a ps would listen at: of its data server, of its page
 	Dirs    []string // folders that are written to
 
-	Client *terminal.Client // of a ps that may be running
 	// GPUs asks the driver, by a process that may hang. none is why there are no GPUs; broken says that there should be
 	// some.
 	GPUs func(ctx context.Context) (gpus []schema.GPUReport, none string, broken bool)
 	// Kept looks at where is remembered what is wrong with GPUs; it is asked where there are some. text says where that
 	// is.
 	Kept func() (text string, err error)
-
-	Control *fabric.Config // of the NATS server given by --nats; nil for none
 }
 
 // Examine looks at everything. It takes as long as the slowest answer, or until ctx ends.
@@ -58,12 +50,7 @@ func Examine(ctx context.Context, c Config) []Finding {
 	for _, dir := range c.Dirs {
 		all = append(all, judgeDisk(dir))
 	}
-	there, found := c.running(ctx)
-	for _, address := range c.Listen {
-		all = append(all, judgePort(address, tryPort(address), there))
-	}
-	all = append(all, found...)
-	return append(all, c.nats(ctx)...)
+	return all
 }
 
 // Finding is one line of an examination: what was found, and where that is not as it should be, what would be right.
@@ -187,44 +174,6 @@ func judgeGPU(g *schema.GPUReport) Finding {
 		return warn(name, g.Action, "%s", text)
 	}
 	return fail(name, g.Action, "%s", text)
-}
-
-// clockApartMax is the difference between the clock of a ps and the local one up to which times on the page are not
-// misleading.
-const clockApartMax = 2 * time.Second
-
-// running looks at a ps that may be there.
-func (c *Config) running(ctx context.Context) (there bool, all []Finding) {
-	if c.Client == nil {
-		return false, nil
-	}
-	view, _, err := c.Client.Status(ctx)
-	if err != nil {
-		return false, []Finding{info("ps", "not examined: %v", err)}
-	}
-	all = []Finding{{Level: view.Why.Level, Name: "ps",
-		Text: fmt.Sprintf("%s at %s: %s", view.Server, c.Client.URL(), view.Why.Text), Want: view.Why.Action}}
-	if view.Version != c.Version {
-		all = append(all, warn("ps version", "run one version of ps and trainers", "%s is of version %s, this command of %s",
-			view.Server, view.Version, c.Version))
-	}
-	if apart := time.Since(time.UnixMilli(view.NowMS)).Abs(); apart > clockApartMax {
-		all = append(all, warn("ps clock", "synchronise the clocks of both machines (chrony, systemd-timesyncd)",
-			"%s apart from this machine's", apart.Round(time.Second)))
-	}
-	ready, lines, err := c.Client.Ready(ctx)
-	switch {
-	case err != nil:
-		return true, append(all, info("ps ready", "not known: %v", err))
-	case ready:
-		return true, append(all, ok("ps ready", "%d checks hold", len(lines)))
-	}
-	for _, l := range lines {
-		if l.Failed {
-			all = append(all, fail("ps ready", "", "%s", l.Text))
-		}
-	}
-	return true, all
 }
 
 // machine is the limits of a process on this machine.
@@ -397,137 +346,6 @@ func judgeDisk(dir string) Finding {
 	text := fmt.Sprintf("%s of %s are free", size(d.FreeBytes), size(d.TotalBytes))
 	if d.FreeBytes < diskMin && float64(d.FreeBytes) < diskShare*float64(d.TotalBytes) {
 		return warn(name, "make room: a model that cannot be saved is lost", "%s", text)
-	}
-	return ok(name, "%s", text)
-}
-
-// tryPort listens at an address for a moment.
-func tryPort(address string) error {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return err
-	}
-	return l.Close()
-}
-
-// judgePort says whether a ps could listen at an address; err is of trying to, and running says that a ps is there.
-func judgePort(address string, err error, running bool) Finding {
-	name := "port " + address
-	switch {
-	case err == nil:
-		return ok(name, "free")
-	case errors.Is(err, syscall.EADDRINUSE) && running:
-		return ok(name, "taken, and a ps runs")
-	case errors.Is(err, syscall.EADDRINUSE):
-		return warn(name, "see who has it (ss -ltnp); end it, or start ps with another --listen or --http", "taken")
-	case errors.Is(err, syscall.EACCES), errors.Is(err, fs.ErrPermission):
-		return fail(name, "choose a port above 1023, or grant CAP_NET_BIND_SERVICE", "this user may not listen there")
-	}
-	return fail(name, "choose an address of this machine", "%v", err)
-}
-
-const (
-	// natsMinor is the least version 2.x of nats-server that this was written for.
-	natsMinor = 11
-	// payloadMin is the size of a chunk's message at the default of 256 KiB, and some.
-	payloadMin = 512 << 10
-)
-
-// nats looks at the control server, where there is one of its own.
-func (c *Config) nats(ctx context.Context) []Finding {
-	if c.Control == nil {
-		return []Finding{
-			info("NATS", "not examined: --nats names a server or cluster; a ps that embeds its own sets it up itself"),
-		}
-	}
-	control, err := fabric.DialControl(ctx, *c.Control)
-	if err != nil {
-		return []Finding{fail("NATS", "start it, or correct --nats and what it needs", "%v", err)}
-	}
-	defer control.Close()
-	survey, err := control.Survey(ctx, schema.ServersBucket, schema.JobsBucket)
-	if errors.Is(err, fabric.ErrDenied) {
-		return []Finding{info("NATS", "not examined: %v", err)}
-	}
-	if err != nil {
-		return []Finding{fail("NATS", "look at its log", "%v", err)}
-	}
-	return judgeNATS(&survey)
-}
-
-// judgeNATS checks the settings that a NATS server reports to its clients.
-func judgeNATS(s *fabric.Survey) []Finding {
-	all := []Finding{judgeVersion(s.Address, s.Version)}
-	if s.PayloadBytesMax < payloadMin {
-		all = append(all, warn("NATS messages", "set max_payload to 8MB",
-			"at most %d KiB: trainers with --route cluster are refused at the default chunk size", s.PayloadBytesMax>>10))
-	} else {
-		all = append(all, ok("NATS messages", "at most %.1f MiB", float64(s.PayloadBytesMax)/(1<<20)))
-	}
-	if s.JetStream != nil {
-		return append(all,
-			fail("JetStream", "run nats-server with -js, or set jetstream in its configuration and for the account", "%v",
-				s.JetStream))
-	}
-	if m := s.Memory; m.Max >= 0 && m.Max-m.Used < memoryOfBuckets {
-		all = append(all, fail("JetStream", "raise max_memory_store, or the account's limit",
-			"%s of %s of memory are used: the buckets of ps and jobs do not fit", size(m.Used), size(m.Max)))
-	} else {
-		all = append(all, ok("JetStream", "%s of memory used", size(m.Used)))
-	}
-	for _, b := range s.Buckets {
-		all = append(all, judgeBucket(s, b))
-	}
-	if len(s.Buckets) == 1 {
-		all = append(all, fail("buckets", "see /readyz?verbose of a ps, which makes it again or says why it cannot",
-			"%s is there alone: the other one is lost, and no trainer can join", s.Buckets[0].Name))
-	}
-	if len(s.Buckets) == 0 {
-		all = append(all, info("buckets", "none yet: the first ps with --nats makes them"))
-	}
-	return all
-}
-
-// memoryOfBuckets is the most memory of the two buckets.
-const memoryOfBuckets = 20 << 20
-
-func judgeVersion(address, version string) Finding {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) == 3 {
-		major, err := strconv.Atoi(parts[0])
-		minor, other := strconv.Atoi(parts[1])
-		if err == nil && other == nil {
-			if major < 2 || major == 2 && minor < natsMinor {
-				return fail("NATS", fmt.Sprintf("use nats-server 2.%d or newer", natsMinor), "nats-server %s at %s",
-					version, address)
-			}
-			return ok("NATS", "nats-server %s at %s", version, address)
-		}
-	}
-	return info("NATS", "a server of unknown version %q at %s", version, address)
-}
-
-// judgeBucket: memory is where these buckets belong, since what they hold is written again by those who are there.
-func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) Finding {
-	name := "bucket " + strings.TrimPrefix(b.Name, "gradbus-")
-	kept := "on disk"
-	if b.InMemory {
-		kept = "in memory"
-	}
-	text := fmt.Sprintf("%d keys, %s, %d of %d replicas up to date", b.Keys, kept, b.Current, b.Replicas)
-	switch {
-	case b.Current < b.Replicas && b.Current*2 <= b.Replicas:
-		return fail(name, "bring the servers of the cluster back", "%s: no quorum, no trainer can join", text)
-	case b.Current < b.Replicas:
-		return warn(name, "bring the servers of the cluster back: if one more is lost, no trainer can join", "%s", text)
-	case s.Cluster != "" && b.Replicas < 3:
-		return warn(name, "have three servers in the cluster when the first ps starts: then the bucket is on three, and "+
-			"outlives one", "%s: cluster %s loses it with one server, and jobs cannot be joined until it is back",
-			text, s.Cluster)
-	case b.BytesMax > 0 && int64(b.Bytes) > b.BytesMax/10*9:
-		return warn(name, "end jobs, or take old ones away", "%s; it is full to more than 90 %%", text)
-	case b.Replicas == 1:
-		return ok(name, "%s; a restart of the server empties it, and those who are there write it again", text)
 	}
 	return ok(name, "%s", text)
 }

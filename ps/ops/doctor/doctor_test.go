@@ -3,27 +3,18 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-
-	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/terminal"
 	"gradbus/schema"
 )
 
@@ -96,12 +87,6 @@ func TestJudge(t *testing.T) {
 		{"clock unknown", one(judgeClock(process.Clock{})), status.Info, "not known"},
 		{"clock alone", one(judgeClock(process.Clock{Known: true})), status.Warning, "chrony"},
 		{"clock", one(judgeClock(process.Clock{Known: true, Synchronised: true, ErrorMax: 1500 * time.Microsecond})), status.OK, "2ms"},
-		{"port free", one(judgePort("127.0.0.1:4222", nil, false)), status.OK, "free"},
-		{"port of a ps", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, true)), status.OK, "a ps runs"},
-		{"port of another", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, false)), status.Warning, "ss -ltnp"},
-		{"port forbidden", one(judgePort("127.0.0.1:80", syscall.EACCES, false)), status.Critical, "1023"},
-		{"address of another machine", one(judgePort("192.0.2.1:1", syscall.EADDRNOTAVAIL, false)), status.Critical,
-			"address of this machine"},
 		{"disk", one(judgeDisk(t.TempDir())), status.OK, "are free"},
 		{"no disk", one(judgeDisk(filepath.Join(t.TempDir(), "none"))), status.Critical, "cannot be written"},
 		{"GPU", one(judgeGPU(&schema.GPUReport{Name: "H100", Driver: "580", State: schema.GPUHealthy})), status.OK,
@@ -140,149 +125,6 @@ func (c *judged) check(t *testing.T) {
 	}
 }
 
-func TestJudgeNATS(t *testing.T) {
-	t.Parallel()
-	survey := func(change func(*fabric.Survey)) []Finding {
-		s := fabric.Survey{Address: "h:4222", Version: "2.15.2", PayloadBytesMax: 1 << 20,
-			Memory: fabric.Share{Used: 1, Max: -1}}
-		change(&s)
-		return judgeNATS(&s)
-	}
-	bucket := func(cluster string, b fabric.BucketSurvey) []Finding {
-		return one(judgeBucket(&fabric.Survey{Cluster: cluster}, b))
-	}
-	for _, c := range []judged{
-		{"NATS", survey(func(*fabric.Survey) {}), status.Info, "nats-server 2.15.2"},
-		{"NATS old", survey(func(s *fabric.Survey) { s.Version = "2.9.3" }), status.Critical, "2.11 or newer"},
-		{"NATS of tomorrow", survey(func(s *fabric.Survey) { s.Version = "3.0.0-beta" }), status.Info, "3.0.0-beta"},
-		{"NATS unknown", survey(func(s *fabric.Survey) { s.Version = "x" }), status.Info, `version "x"`},
-		{"small messages", survey(func(s *fabric.Survey) { s.PayloadBytesMax = 64 << 10 }), status.Warning, "max_payload"},
-		{"no JetStream", survey(func(s *fabric.Survey) { s.JetStream = errors.New("no JetStream at h") }),
-			status.Critical, "-js"},
-		{"JetStream full", survey(func(s *fabric.Survey) { s.Memory = fabric.Share{Used: 10 << 20, Max: 12 << 20} }),
-			status.Critical, "do not fit"},
-		{"one bucket of two", survey(func(s *fabric.Survey) {
-			s.Buckets = []fabric.BucketSurvey{{Name: "gradbus-servers", Replicas: 1, Current: 1}}
-		}), status.Critical, "gradbus-servers is there alone"},
-		{"bucket alone", bucket("", fabric.BucketSurvey{Name: "gradbus-jobs", InMemory: true, Replicas: 1, Current: 1}),
-			status.OK, "write it again"},
-		{"bucket of one in a cluster", bucket("c", fabric.BucketSurvey{Replicas: 1, Current: 1}), status.Warning,
-			"three servers"},
-		{"bucket", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 3}), status.OK, "3 of 3"},
-		{"bucket without one", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 2}), status.Warning, "if one more is lost"},
-		{"bucket without half", bucket("c", fabric.BucketSurvey{Replicas: 4, Current: 2}), status.Critical, "quorum"},
-		{"bucket without two", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 1}), status.Critical, "quorum"},
-		{"bucket full", bucket("", fabric.BucketSurvey{Replicas: 1, Current: 1, Bytes: 95, BytesMax: 100}),
-			status.Warning, "90 %"},
-	} {
-		c.check(t)
-	}
-}
-
-// natsServer is one with JetStream or without.
-func natsServer(t *testing.T, js bool) (url string) {
-	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1,
-		JetStream: js, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the NATS server is not ready")
-	}
-	return s.ClientURL()
-}
-
-// A real server, before and after a ps has made its buckets there.
-func TestNATS(t *testing.T) {
-	t.Parallel()
-	c := Config{Control: &fabric.Config{URL: natsServer(t, true), Name: "doctor"}}
-	said := func() (string, status.Level) {
-		all := c.nats(t.Context())
-		return Text(all), Worst(all)
-	}
-	text, level := said()
-	if level != status.Warning && level != status.Info || !strings.Contains(text, "none yet") {
-		t.Errorf("level %s:\n%s", level, text)
-	}
-	control, err := fabric.DialControl(t.Context(), *c.Control)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer control.Close()
-	b, err := control.OpenBucket(t.Context(), fabric.BucketConfig{Name: schema.JobsBucket, BytesMax: 1 << 20})
-	if err == nil {
-		_, err = b.Create(t.Context(), "a", []byte("x"))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text, _ = said(); !strings.Contains(text, "bucket jobs") ||
-		!strings.Contains(text, "1 keys, in memory, 1 of 1 replicas") {
-		t.Errorf("with a bucket:\n%s", text)
-	}
-}
-
-func TestNATSWrong(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]string{"nats://127.0.0.1:1": "connection refused",
-		natsServer(t, false): "no JetStream"} {
-		all := (&Config{Control: &fabric.Config{URL: url, Name: "doctor"}}).nats(t.Context())
-		if text := Text(all); Worst(all) != status.Critical || !strings.Contains(text, want) {
-			t.Errorf("%s: want %q in:\n%s", url, want, text)
-		}
-	}
-}
-
-// fakePS has a status and checks.
-func fakePS(t *testing.T, level status.Level, version string, now time.Time, ready bool) *terminal.Client {
-	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/readyz" {
-			if !ready {
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-			fmt.Fprintf(w, "ok      control loop: turns\n%s  registry: not renewed\n",
-				map[bool]string{true: "ok    ", false: "failed"}[ready])
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"now_ms":%d,"server":"a-1","version":%q,"why":{"level":%q,"text":"t2 is silent","action":"look"}}`,
-			now.UnixMilli(), version, level)
-	}))
-	t.Cleanup(s.Close)
-	c, err := terminal.NewClient(terminal.Config{URL: s.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
-func TestRunning(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		client *terminal.Client
-		worst  status.Level
-		says   string
-	}{
-		{"well", fakePS(t, status.OK, "1", time.Now(), true), status.OK, "2 checks hold"},
-		{"stalled", fakePS(t, status.Critical, "1", time.Now(), true), status.Critical, "t2 is silent"},
-		{"another version", fakePS(t, status.OK, "0.9", time.Now(), true), status.Warning, "of version 0.9"},
-		{"another time", fakePS(t, status.OK, "1", time.Now().Add(-time.Hour), true), status.Warning, "1h0m0s apart"},
-		{"not ready", fakePS(t, status.OK, "1", time.Now(), false), status.Critical, "registry: not renewed"},
-	} {
-		_, all := (&Config{Version: "1", Client: c.client}).running(t.Context())
-		if text := Text(all); Worst(all) != c.worst ||
-			!strings.Contains(text, c.says) {
-			t.Errorf("%s: want %s and %q in:\n%s", c.name, c.worst, c.says, text)
-		}
-	}
-}
-
 // Where there are GPUs it is said where what is wrong with them is remembered, or why it is not.
 func TestKept(t *testing.T) {
 	t.Parallel()
@@ -310,13 +152,7 @@ func TestKept(t *testing.T) {
 func TestExamine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	all := Examine(t.Context(), Config{Version: "1", Root: os.DirFS("/"),
-		Listen: []string{taken.Addr().String(), "127.0.0.1:0"}, Dirs: []string{dir}})
+	all := Examine(t.Context(), Config{Version: "1", Root: os.DirFS("/"), Dirs: []string{dir}})
 	var names []string
 	for _, f := range all {
 		names = append(names, f.Name)
@@ -325,8 +161,7 @@ func TestExamine(t *testing.T) {
 		}
 	}
 	want := []string{"gradbus", "kernels", "dense library", "GPUs", "open files", "memory", "processors",
-		"huge pages", "clock", "disk " + dir,
-		"port " + taken.Addr().String(), "port 127.0.0.1:0", "NATS"}
+		"huge pages", "clock", "disk " + dir}
 	if !reflect.DeepEqual(names, want) {
 		t.Errorf("findings %q, want %q", names, want)
 	}
