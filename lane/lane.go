@@ -17,9 +17,9 @@ const LanesMax = 4096
 // DefaultMin is the least number of lanes that Default gives.
 const DefaultMin = 8
 
-// Default returns the number of lanes of a job that does not set it: 8, or, with more trainers than that, the least
-// power of two that gives each trainer a lane. So up to 8 trainers make the same bits, and so do 9 to 16, and 17 to 32.
-// Work is even if the number of trainers divides the number of lanes: of seven trainers, one computes two of eight
+// Default returns the number of lanes of a job that does not set it: 8, or, with more trainers, the smallest power of
+// two that is at least trainers. So 1 to 8 trainers produce the same bits, and so do 9 to 16, and 17 to 32. The work is
+// balanced if the number of trainers divides the number of lanes: with seven trainers, one computes two of the eight
 // lanes. trainers is 1 to LanesMax.
 //
 //	Default(1), Default(8), Default(9) // 8, 8, 16

@@ -1,15 +1,15 @@
 // Package local runs a whole job in one process: shards, coordinator and trainers, without a server and without a
-// socket. Frames are those of a job on several machines and reach their receiver by a call (fabric.Bus), so the digest
-// is the same, and moving to a server changes only the address that trainers dial.
+// socket. Frames are those of a job on several machines, and reach their receiver by a function call (fabric.Bus). So
+// the digest is the same, and moving to a server changes only the address that trainers dial.
 //
 //	shards, err := local.Start(ctx, local.Options{Shards: 2})
 //	if err != nil { ... }
 //	defer shards.Close()
 //	session, err := trainer.Join(ctx, shards.Config(), job)
 //
-// It is above ps and trainer, and knows no arithmetic, no frames and no flags. The end of the process ends the whole
-// job, and trainers share the processors with shards. Memory of gradients is shared between the two, so it is counted
-// once.
+// The end of the process ends the whole job, and trainers share the processors with shards. Trainers and shards share
+// the memory of gradients, which is counted once. The package is above ps and trainer, and knows no arithmetic, no
+// frames and no flags.
 package local
 
 import (
@@ -27,39 +27,38 @@ import (
 	"gradbus/trainer"
 )
 
-// Options say what the shards are. The zero value is one shard.
+// Options configures the shards. The zero value is valid.
 type Options struct {
-	// Shards is the number of shards of each job, 1 to 64. 0: 1.
+	// Shards is the number of shards of each job, 1 to 64. Default: 1.
 	Shards int
-	// Backend does the arithmetic of shards and of trainers. The caller closes it. nil means that Start opens the fastest,
-	// and Close closes it.
+	// Backend does the arithmetic of shards and trainers. The caller closes it. nil: Start opens the fastest, and Close
+	// closes it.
 	Backend cuda.Backend
-	// Log receives the log of the shards, with records of level info at level debug. nil discards it.
+	// Log receives the log records of the shards; level info is lowered to debug. nil: no records.
 	Log *slog.Logger
-	// MemoryBytesMax bounds what jobs may hold on shards; 0 is three quarters of what the process may take.
+	// MemoryBytesMax bounds the memory of jobs on shards, in bytes. Default: three quarters of the process's limit.
 	MemoryBytesMax int64
-	// MemorySetting is the user's name of MemoryBytesMax, for errors. Empty: its name here.
+	// MemorySetting is the user's name of MemoryBytesMax in error texts. Default: its name here.
 	MemorySetting string
-	// CheckpointDir, CheckpointEvery ("10m", or a number of batches) and CheckpointKeep are where, how often and how many
-	// versions of jobs are written, as the flags of ps say. Without a folder, see Shards.SetFolder.
+	// CheckpointDir is the folder for versions of jobs; see also Shards.SetFolder. CheckpointEvery is the interval
+	// ("10m", or a number of batches) and CheckpointKeep the number of versions, as for the flags of ps.
 	CheckpointDir, CheckpointEvery string
 	CheckpointKeep                 int
-	// Adjust may change what the shards are told and given, such as deadlines, and who is told of reports; nil for
-	// nothing.
+	// Adjust may change the configuration of ps, such as deadlines and receivers of reports. nil: no changes.
 	Adjust func(*ps.Config, *ps.Options)
 }
 
-// Shards are the shards of any number of jobs, within this process. They are safe for concurrent use.
+// Shards runs the shards of any number of jobs within this process. It is safe for concurrent use.
 type Shards struct {
 	bus     *fabric.Bus
 	server  *ps.Server
 	backend cuda.Backend
-	own     bool // the backend is ours to close
+	own     bool // Start opened the backend, and Close closes it
 	log     *slog.Logger
 	once    sync.Once
 }
 
-// Start makes shards, which end with ctx or by Close. Errors: those of ps.Start. After an error nothing is left
+// Start starts shards, which run until ctx ends or Close. Errors: those of ps.Start. After an error nothing is left
 // running.
 func Start(ctx context.Context, o Options) (*Shards, error) {
 	config := ps.Config{Shards: o.Shards, ID: "local", MemoryBytesMax: o.MemoryBytesMax, StallTimeout: ps.StallTimeoutMax}
@@ -95,7 +94,7 @@ func Start(ctx context.Context, o Options) (*Shards, error) {
 	return s, nil
 }
 
-// Config returns the configuration with which a trainer in this process joins jobs here; its other fields may be set.
+// Config returns the configuration for trainers in this process. The caller may set its other fields.
 func (s *Shards) Config() trainer.Config {
 	return trainer.Config{Server: s.server.URL(), Bus: s.bus, Local: true, Backend: s.backend, Log: s.log}
 }
@@ -107,8 +106,8 @@ func (s *Shards) Server() *ps.Server { return s.server }
 // jobs resume from it. It fails if the folder is not writable, or another one is in use.
 func (s *Shards) SetFolder(dir string) error { return s.server.SetFolder(dir) }
 
-// Run calls train for each of so many trainers, all at the same time, and returns when all have returned. The first
-// error of any ends ctx for the others, and is what Run gives. The configuration of the trainer with index i asks to be
+// Run calls train concurrently for the given number of trainers, and returns when all calls have returned. The first
+// error ends ctx for the other calls, and Run returns it. The configuration for the trainer with index i requests
 // member ti.
 func (s *Shards) Run(ctx context.Context, trainers int, train func(ctx context.Context, index int,
 	c trainer.Config) error) error {
@@ -132,8 +131,8 @@ func (s *Shards) Run(ctx context.Context, trainers int, train func(ctx context.C
 	return context.Cause(ctx)
 }
 
-// Close ends all jobs that are left and waits until every goroutine is gone and all memory is free. Sessions are to
-// have left before. It may be called again.
+// Close ends all jobs and waits until every goroutine has ended and all memory is free. Sessions must have left before.
+// Repeated calls are harmless.
 func (s *Shards) Close() {
 	s.once.Do(func() {
 		s.server.Close()
@@ -150,7 +149,7 @@ func (s *Shards) closeBackend() {
 	}
 }
 
-// aside is a log of what is less important here: info is debug.
+// aside is a handler that lowers level info to debug.
 type aside struct{ slog.Handler }
 
 func (a aside) level(of slog.Level) slog.Level {

@@ -107,11 +107,13 @@ func (w *linearWork) backwardParams(p *pass, gradY []float32) error {
 	return nil
 }
 
-// BagLayer pools embedding rows to one row of Dim values for each sample, as the first layer of a module; its input is
-// a Bags. Its rows are a parameter, [Rows, Dim] named "weight", with initial values of standard deviation 1 as in
-// PyTorch, whose gradient has a row for each of them, zero if no sample has the id. If it is Served, its rows are those
-// of a table that the session looked up, Bags.Rows. Then there is no parameter, and with Net.GradX Backward returns
-// gradX [n, Dim], the gradient of the pooled rows, which trainer.LaneStep.BagGrad accepts with the same offsets.
+// BagLayer pools embedding rows to one row of Dim values per sample, as the first layer of a module; its input is a
+// Bags. Its rows are a parameter, [Rows, Dim] named "weight", with normal initial values of standard deviation 1 as in
+// PyTorch. The parameter's gradient has all rows, zero for ids that no sample has.
+//
+// A Served layer has no parameter: its rows are Bags.Rows, which the session looked up in a table. With Net.GradX,
+// Backward then returns gradX [n, Dim], the gradient of the pooled rows, which trainer.LaneStep.BagGrad accepts with
+// the same offsets.
 //
 // A bag without ids is a zero row. The mean divides the sum once. Sums are canonical.
 type BagLayer struct {
@@ -292,7 +294,7 @@ type convWork struct {
 	inSize, outSize int
 	x               []float32
 	y, gradX        []float32
-	unwanted        []float32 // receives a weight's gradient that the caller does not want
+	unwanted        []float32 // scratch for a weight's gradient that the caller does not need
 }
 
 func (w *convWork) keepsY() bool { return false }

@@ -164,9 +164,9 @@ func (e *EmbeddingBag) backward(rowCount int, ids, offsets []int64, gradOut []fl
 	return e.keys[:n], e.rows[:n*e.dim], nil
 }
 
-// Dot returns the sum of x[i]*y[i], in float32, over the first len(x) values of y, which may be longer. Four partial
-// sums, of i modulo 4, are added up in sequence and then as (0+1) + (2+3); products are rounded before they are added,
-// so the bits are the same on every processor.
+// Dot returns the sum of x[i]*y[i], in float32, over the first len(x) values of y, which may be longer. It adds four
+// partial sums, of i modulo 4, each in sequence, and then (0+1) + (2+3). Products are rounded before they are added, so
+// the bits are the same on every processor.
 //
 //	Dot([]float32{1, 2, 3}, []float32{4, 5, 6}) == 32
 func Dot(x, y []float32) float32 {

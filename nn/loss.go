@@ -93,7 +93,8 @@ func L1(y, target, grad []float32, divisor float32) (float64, error) {
 }
 
 // MSE returns the sum of (y - target)^2 over all elements, divided by divisor, and writes its gradient, 2 (y - target)
-// / divisor, to grad. The rest is as with L1; the gradient is the difference times 2/divisor, rounded once.
+// / divisor, to grad. Lengths, aliasing, sums and errors are as for L1. The gradient is the difference times 2/divisor,
+// rounded once.
 //
 //	y = {1, -2}, target = {0, 0}, divisor 2   ->   2.5, grad = {1, -2}
 func MSE(y, target, grad []float32, divisor float32) (float64, error) {

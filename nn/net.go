@@ -17,8 +17,8 @@ import (
 // ErrOrder reports a Backward without a Forward before it. Nothing was written.
 var ErrOrder = errors.New("backward without forward")
 
-// Env is the arithmetic of a Net: Backend for bags, Dense for everything else. A nil Dense means the library own, whose
-// sums are canonical and slower.
+// Env is the arithmetic of a Net: Backend for bags, Dense for everything else. A nil Dense selects the library "own",
+// whose sums are canonical and slower.
 type Env struct {
 	Backend cuda.Backend
 	Dense   *cuda.Dense
@@ -27,7 +27,7 @@ type Env struct {
 // Mode is the mode of a forward pass. The zero value is evaluation.
 type Mode struct {
 	Train  bool   // enable dropout
-	Random Random // of dropout; no effect without Train
+	Random Random // keys of dropout's random numbers; ignored without Train
 }
 
 // Random keys the random numbers of a pass, so that a pass can be repeated anywhere: layer i draws from
@@ -44,11 +44,11 @@ type Bags struct {
 	IDs, Offsets []int64
 }
 
-// Net is a module and the memory of one pass: what its layers compute is kept from the forward pass for the backward
-// one and reused from call to call, so that nothing is allocated after the first call with the most samples. It is not
-// safe for concurrent use; several Nets of one module may run in parallel.
+// Net is a module and the memory of one pass. It stores what the backward pass needs of the forward pass, and reuses
+// the memory, so it allocates nothing once it has seen its largest batch. It is not safe for concurrent use; several
+// Nets of one module may run in parallel.
 type Net struct {
-	// GradX makes Backward return the gradient of its input, too: of x, or of a served BagLayer's output.
+	// GradX makes Backward also return the gradient of its input: of x, or of a served BagLayer's output.
 	GradX bool
 
 	layers []placed
@@ -76,7 +76,7 @@ type pass struct {
 	mode Mode
 	bags Bags
 
-	params   [][]float32 // of the current layer
+	params   [][]float32 // parameters of the current layer
 	from     int         // index of the first of them
 	grad     func(i int) []float32
 	done     func(i int)
@@ -104,7 +104,7 @@ func (p *pass) gradOf(i int) ([]float32, error) {
 	return g, nil
 }
 
-// work is the memory of one layer of a Net.
+// work is one layer of a Net with its memory.
 type work interface {
 	// forward returns y [n, out] from x [n, in]. y is the work's own memory, or x itself, which it may change only if
 	// p.mayWrite.
@@ -174,8 +174,8 @@ func (n *Net) In() []int               { return n.in }
 func (n *Net) Out() []int              { return n.out }
 func (n *Net) Parameters() []Parameter { return n.params }
 
-// Forward computes y [n, Out] from x [n, In] with params, one slice for each of Parameters, which are read only. x and
-// params must stay as they are until Backward; y is the Net's and valid until the next Forward. Samples do not
+// Forward computes y [n, Out] from x [n, In] with params, one read-only slice for each of Parameters. The caller must
+// not change x and params until Backward. The Net owns y, which is valid until the next Forward. Samples do not
 // influence each other. It fails with ErrShape, or with an error of the backend.
 func (n *Net) Forward(params [][]float32, x []float32, mode Mode) (y []float32, err error) {
 	if n.pools() {
@@ -228,12 +228,12 @@ func (n *Net) run(params [][]float32, x []float32, samples int, mode Mode, bags 
 	return x, nil
 }
 
-// Backward runs the backward pass of the last Forward, with the same params. From gradY [n, Out], the gradient of the
-// loss with respect to y, it writes the gradient of parameter i to grad(i), which it overwrites, and calls done(i) as
-// soon as that is final, while the rest is still being computed. Parameters come in reverse order of layers. Gradients
-// are sums over the samples, never divided. grad is called once for each parameter and may return nil if the gradient
-// is not wanted; done may be nil. gradX [n, In] is nil unless the field GradX is set; it belongs to the Net and is
-// valid until the next call. It fails with ErrOrder, with ErrShape, or with an error of the backend.
+// Backward runs the backward pass of the last Forward, with the same params. gradY [n, Out] is the gradient of the loss
+// with respect to y. Backward writes the gradient of parameter i to grad(i), which it overwrites, and calls done(i) as
+// soon as it is final, while the rest is being computed. Parameters come in reverse order of layers. Gradients are sums
+// over the samples, never divided. grad is called once per parameter, and may return nil for a gradient that is not
+// needed; done may be nil. gradX [n, In] is nil unless the field GradX is set; the Net owns it, and it is valid until
+// the next call. It fails with ErrOrder, with ErrShape, or with an error of the backend.
 func (n *Net) Backward(params [][]float32, gradY []float32, grad func(i int) []float32,
 	done func(i int)) (gradX []float32, err error) {
 	if !n.forward {
@@ -574,9 +574,9 @@ func (w *relayoutWork) backward(p *pass, gradY []float32) ([]float32, error) {
 		w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.to, To: w.from, X: gradY, Y: w.gradX})
 }
 
-// Module is a differentiable function from samples to samples with named parameters, which it does not store: it is
-// only configuration, immutable and safe to share between goroutines. A Net computes it. Modules are the layers of this
-// package and Sequential of them; Build makes one from its configuration and Config returns that.
+// Module is a differentiable function from samples to samples with named parameters. It is only configuration: it
+// stores no parameters, is immutable, and safe for concurrent use. A Net computes it. The modules are the layers of
+// this package and Sequential of them; Build makes one from its configuration, and Config returns the configuration.
 type Module interface {
 	// Parameters lists the parameters that the module needs, in order, with their names in PyTorch's state_dict of the
 	// same module.
@@ -595,17 +595,17 @@ type Module interface {
 
 // Parameter is a tensor that a module needs: float32, row-major.
 type Parameter struct {
-	Name  string // "0.weight"
-	Shape []int  // [Out, In]
-	Kind  string // of the initial values: philox.Uniform or philox.Normal
-	Scale float32
+	Name  string  // "0.weight"
+	Shape []int   // [Out, In]
+	Kind  string  // kind of the initial values: philox.Uniform or philox.Normal
+	Scale float32 // scale of the initial values
 }
 
 // Elements returns the number of values.
 func (p Parameter) Elements() int { return product(p.Shape) }
 
-// Initial draws the initial values of all parameters of m, as a job with this seed draws those of its own: a pure
-// function of (seed, name, element), with the default distributions of PyTorch's modules.
+// Initial draws the initial values of all parameters of m, as a job with this seed draws its own: a pure function of
+// (seed, name, element), with the default distributions of PyTorch's modules.
 func Initial(m Module, seed uint64) ([][]float32, error) {
 	parameters := m.Parameters()
 	values := make([][]float32, len(parameters))

@@ -16,7 +16,7 @@ const (
 	Normal  = "normal"  // float32(Normal64(bits) * float64(scale))
 )
 
-// Filler draws the initial values of one tensor or table. It keeps no position, so it is safe for concurrent use.
+// Filler draws the initial values of one tensor or table. It has no position, so it is safe for concurrent use.
 type Filler struct {
 	kind  string
 	scale float32

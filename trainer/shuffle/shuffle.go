@@ -1,11 +1,11 @@
-// Package shuffle shuffles the samples of a training set to batches and lanes: who sees what is a function of (seed,
-// batch, lane) alone, so it does not matter how many trainers there are, nor which of them asks.
+// Package shuffle assigns the samples of a training set to batches and lanes. The assignment is a function of (seed,
+// batch, lane) alone, so it does not depend on the number of trainers, and every trainer can compute it.
 //
-// An epoch is one permutation of the set, a function of (seed, epoch). It is cut into the fewest batches of at most so
-// many samples, whose sizes differ by at most one, so that no small last batch counts as much as the others do. A batch
-// is cut into lanes by lane.Slice.
+// An epoch is one permutation of the set, a function of (seed, epoch). It is cut into the smallest number of batches of
+// at most batch samples. Their sizes differ by at most one, so no small last batch has the weight of a full one.
+// lane.Slice cuts a batch into lanes.
 //
-// The package knows numbers of samples and their places. It must not know what they are.
+// The package knows numbers of samples and their positions. It must not know their content.
 package shuffle
 
 import (
@@ -23,7 +23,7 @@ type Shuffler struct {
 	samples  int
 	lanes    int
 	perEpoch int
-	orders   [2]order // of an even and an odd epoch: keys are asked for one batch ahead, so two epochs may be in use
+	orders   [2]order // of an even and an odd epoch: keys are named one batch ahead, so two epochs may be in use
 }
 
 // order is the permutation of one epoch.
@@ -33,7 +33,7 @@ type order struct {
 	of    []int32
 }
 
-// New shuffles a number of samples for lanes, with at most batch of them in all lanes of a batch together. It fails
+// New returns a Shuffler of samples samples for lanes, with at most batch of them in a batch over all lanes. It fails
 // without samples or lanes.
 //
 //	New(1, 10, 4, 2) // three batches of 3, 3 and 4 samples: 1 and 2, 1 and 2, 2 and 2
@@ -50,13 +50,14 @@ func New(seed uint64, samples, batch, lanes int) (*Shuffler, error) {
 	return &Shuffler{seed: seed, samples: samples, lanes: lanes, perEpoch: PerEpoch(samples, batch)}, nil
 }
 
-// PerEpoch is the number of batches of at most batch samples, which is 1 or more, in an epoch.
+// PerEpoch returns the number of batches in an epoch, with at most batch samples each. batch is at least 1.
 func PerEpoch(samples, batch int) int { return (samples + batch - 1) / batch }
 
-// PerEpoch is the number of batches in an epoch.
+// PerEpoch returns the number of batches in an epoch.
 func (d *Shuffler) PerEpoch() int { return d.perEpoch }
 
-// Samples are the samples of a lane of a batch, as places in the set. The slice is the shuffler's and stays as it is.
+// Samples returns the positions in the set of a lane's samples in a batch. The Shuffler owns the slice; the caller must
+// not change it.
 func (d *Shuffler) Samples(b schema.Batch, l lane.Lane) []int32 {
 	epoch, at := uint64(b)/uint64(d.perEpoch), int(uint64(b)%uint64(d.perEpoch))
 	o := &d.orders[epoch%2]
