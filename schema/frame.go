@@ -481,7 +481,7 @@ const (
 	KindPull      Kind = 6  // a request for a kept result, for parameters or for a part of a table: trainer to shard
 	KindAck       Kind = 7  // receipt of frames, and how much more may be in flight
 	KindControl   Kind = 8  // membership: a Control as JSON
-	KindHeartbeat Kind = 9  // a sign of life; with a telemetry report as JSON when one is due
+	KindHeartbeat Kind = 9  // heartbeat; with a telemetry report as JSON when one is due
 	KindRefusal   Kind = 10 // a frame was refused: a Refusal as JSON
 
 	KindForward  Kind = 11 // the input of a hosted module: trainer to shard
@@ -562,7 +562,7 @@ const (
 	FlagInput uint32 = 1 << 3
 	// FlagStep, in a backward: a step by its context follows at once.
 	FlagStep uint32 = 1 << 4
-	// FlagGradients, in a weights frame: it requests the gradients of its context, not the parameters.
+	// FlagGradients, in a weights frame: it requests the gradients of its context instead of the parameters.
 	FlagGradients uint32 = 1 << 5
 	// FlagComplete, in a trainer's heartbeat or leave: it is between two runs, and every batch that it took part in is
 	// complete.
@@ -607,7 +607,7 @@ const (
 	placeSeries              // chunk < chunks, or any chunk if chunks is 0: the number is not known yet
 )
 
-// need says whether a kind requires a part.
+// need tells whether a kind requires a part.
 type need uint8
 
 const (

@@ -286,7 +286,7 @@ func stringEnd(b []byte, from int) int {
 // Limits of the protocol. Each is checked before anything is allocated or indexed by the number.
 const (
 	FrameBytesMax = 8 << 20 // of one frame
-	// BagKeysMax is how many keys a bag may have of a table that shards pool: they travel in one frame.
+	// BagKeysMax is the largest number of keys in a bag of a table that shards pool: a bag is sent in one frame.
 	BagKeysMax   = FrameBytesMax / 16
 	bodyBytesMax = 1 << 20 // of a JSON body
 	keysMax      = 1 << 20 // in one frame
@@ -341,7 +341,7 @@ type Group struct {
 	Closed bool   `json:"closed,omitempty"`
 	Start  bool   `json:"start,omitempty"`                // it assigns the values of a model: StartModel
 	Member Member `json:"member,omitempty"`               // sender of the request; this and the fields below are zero if Closed
-	Batch  Batch  `json:"batch,omitempty"`                // sender of the request; zero from here on if Closed
+	Batch  Batch  `json:"batch,omitempty"`                // number of the sender's batch
 	Parked int    `json:"parked,omitempty" check:"lanes"` // requests in the group
 	Size   int    `json:"size,omitempty" check:"lanes"`   // requests that the group waits for, unless trainers are gone
 	AtNS   int64  `json:"at_ns,string" check:"ns"`        // nanoseconds since 1970 by the shard's clock; rises from each to the next

@@ -25,7 +25,7 @@ type Job struct {
 	Workload string            `json:"workload"` // program that the trainers run, for example "packages"
 	Settings map[string]string `json:"settings"` // the workload's own settings and the digest of its data
 	Seed     uint64            `json:"seed"`     // of all random numbers
-	Trainers int               `json:"trainers"` // how many take part
+	Trainers int               `json:"trainers"` // number of trainers
 	Lanes    int               `json:"lanes"`    // >= Trainers, at most lane.LanesMax
 	// ConsistencySync, ConsistencyBounded, ConsistencyAsync or ConsistencyGrouped
 	Consistency string `json:"consistency"`
@@ -34,7 +34,7 @@ type Job struct {
 	// Trainers whose contributions make one update in ConsistencyGrouped; else 0.
 	Group  int    `json:"group,omitempty"`
 	Wire   Wire   `json:"wire"`   // types of gradients in frames
-	Reduce string `json:"reduce"` // who aggregates: ReduceShards (also "") or ReduceTrainers
+	Reduce string `json:"reduce"` // party that aggregates: ReduceShards (also "") or ReduceTrainers
 	Apply  string `json:"apply"`  // ApplyUpdate or ApplyMean
 	// Policy is the reaction to the loss of a trainer: PolicyRecover, which is the default if it changes no bit
 	// (Job.TakesOver, Job.rewindsAlike), PolicyWait or PolicyFail.
@@ -110,7 +110,7 @@ type Wire struct {
 	ErrorFeedback bool `json:"error_feedback"`
 }
 
-// Init is the distribution of a tensor's first values. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or
+// Init is the distribution of a tensor's initial values. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or
 // InitNormal (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed,
 // table name, key).
 type Init struct {
@@ -148,7 +148,8 @@ type TableSpec struct {
 	Placement  string `json:"placement,omitempty"` // PlacementRows (also ""), PlacementColumns or PlacementTables
 	Pooling    string `json:"pooling,omitempty"`   // of bags: PoolingSum or PoolingMean; "" if the table has none
 
-	// Reduce is who aggregates a replicated table's gradients: "" as for the job, ReduceShards or ReduceTrainers.
+	// Reduce is the party that aggregates a replicated table's gradients: "" as for the job, ReduceShards or
+	// ReduceTrainers.
 	Reduce string `json:"reduce,omitempty"`
 
 	Optimizer *Optimizer `json:"optimizer,omitempty"` // replaces the job's optimizer

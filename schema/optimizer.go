@@ -18,33 +18,33 @@ const (
 	OptimizerFTRL           = "ftrl"
 )
 
-// Optimizer names the rule by which gradients move parameters and rows.
+// Optimizer is the rule by which gradients change parameters and rows.
 //
-// Lanes give gradients that are sums over their samples. The sum g of all of them is divided by the samples of all
-// lanes of the batch, n, also for a row that few of these samples use; so LR is a rate for the mean. PerRow divides a
-// row's sum by its own count:
+// Lanes contribute gradients that are sums over their samples. The sum g over all lanes is divided once by n, the
+// number of samples in the batch, also for a row that few samples use; so LR applies to the mean gradient. With PerRow,
+// a row's sum is divided by the number of times that the lanes name its key instead:
 //
 //	d = g/n;  d = clip(d);  d += WeightDecay*p;  then by kind, with the rate lr of Schedule at the batch's version:
 //	sgd               m = Momentum*m + (1-Dampening)*d, the first time m = d;  p -= lr*m, with Nesterov lr*(d + Momentum*m)
 //	adagrad           s += d*d;  p -= lr*d/(sqrt(s) + Eps)
 //	rowwise_adagrad   the same with one s a row: s += mean of d*d over the row; a dense parameter has rows of one value
 //	adam              m, v = means of d and d*d that forget by Beta1 and Beta2;  p -= lr*m'/(sqrt(v') + Eps), m' and v' unbiased
-//	adamw             as adam, but p -= lr*WeightDecay*p first, in place of d += WeightDecay*p
-//	ftrl              FTRL-proximal with L1, L2 and Beta, which has no WeightDecay
+//	adamw             as adam, but p -= lr*WeightDecay*p first, instead of d += WeightDecay*p
+//	ftrl              FTRL-proximal with L1, L2 and Beta, without WeightDecay
 //
-//	lanes of 1 and 3 samples give 1 and 6, sgd with LR 0.5 and no momentum: p -= 0.5*7/4
+//	lanes of 1 and 3 samples contribute 1 and 6, sgd with LR 0.5 and no momentum: p -= 0.5*7/4
 //
-// docs/optimizers.md has each formula as it is computed, and its source. A program that steps along the sum, undivided,
-// at a rate r needs r*n here. In async, and of tables whose TableConsistency is async, g and n are of the lanes of one
-// trainer; in grouped of those of the group; of a module that a shard hosts they are of what is stepped. A row that no
-// sample uses stays as it is, unless Exact.
+// docs/optimizers.md has each formula as it is computed, and its source. A program that would step along the undivided
+// sum at rate r sets LR to r*n. In async, and for tables whose TableConsistency is async, g and n are those of the
+// lanes of one trainer; in grouped, those of the group; for a hosted module, those of the step. A row that no sample
+// uses is unchanged, unless Exact is set.
 //
-// A field that a kind does not have is 0. WithDefaults gives values for those that are 0 where the kind has a default;
-// where 0 is meant, a number too small to count says it (Beta1 of 1e-30). Fields that are 0 and not of every kind are
-// left out of the encoding.
+// Fields that a kind does not have are 0. WithDefaults replaces 0 by the kind's default; a program that means 0 sets a
+// number too small to have an effect (Beta1 of 1e-30). Fields that are 0 and not of every kind are omitted from the
+// encoding.
 type Optimizer struct {
 	Kind        string  `json:"kind"` // OptimizerSGD, OptimizerAdagrad, ...
-	LR          float32 `json:"lr"`   // of the mean gradient, see above
+	LR          float32 `json:"lr"`   // rate for the mean gradient, see above
 	Momentum    float32 `json:"momentum"`
 	Dampening   float32 `json:"dampening"`
 	WeightDecay float32 `json:"weight_decay"` // of all but ftrl; default 0, of adamw 0.01
@@ -192,14 +192,14 @@ const (
 // scheduleStepsMax bounds the number of entries of Schedule.Steps.
 const scheduleStepsMax = 64
 
-// Schedule is the factor of an optimizer's learning rate at version v, the number of batches applied: a pure function.
-// In async and grouped, v counts the updates that the owner of the values has applied.
+// Schedule is the factor of an optimizer's learning rate as a pure function of v, the number of batches applied. In
+// async and grouped, v counts the updates that the owner of the values has applied.
 //
 //	v < Warmup   (v+1) / Warmup, whatever the kind; after it
 //	constant     1
 //	linear       1 - t + t*Final, where t = (v-Warmup) / (Total-Warmup), and from Total on Final
 //	cosine       Final + (1-Final) * (1 + cos(pi*t)) / 2, with the same t
-//	steps        Gamma to the power of how many of Steps are at most v
+//	steps        Gamma to the power of the number of Steps that are at most v
 //
 // These are LambdaLR, LinearLR, CosineAnnealingLR and MultiStepLR of PyTorch, stepped after each batch.
 type Schedule struct {

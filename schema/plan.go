@@ -13,8 +13,8 @@ type Plan struct {
 	Group int // contributors to an update in ClockGrouped; else 0
 
 	Roundless     bool  // there are neither parameters nor tables, so nothing is aggregated
-	Reducer       Party // who aggregates dense gradients
-	Owner         Party // who owns dense parameters and their optimizer
+	Reducer       Party // party that aggregates dense gradients
+	Owner         Party // party that owns dense parameters and their optimizer
 	Summing       Summing
 	DType         DType // of gradients on the wire
 	ErrorFeedback bool
@@ -33,8 +33,8 @@ type Plan struct {
 // TablePlan is the plan of one table.
 type TablePlan struct {
 	Cut     Cut
-	Owner   Party // who has its rows: ByTrainers if each trainer has them all
-	Reducer Party // who aggregates its gradients
+	Owner   Party // party that has its rows: ByTrainers if each trainer has all of them
+	Reducer Party // party that aggregates its gradients
 }
 
 // Clock is the rule by which trainers share a round, by which it closes, and by which its result is sent.

@@ -13,7 +13,7 @@ const ShardsMax = 4096
 // MiB and two messages.
 const windowBytesMax = 2 * FrameBytesMax
 
-// Buckets of the control server, in which ps record what others have to know. Keys are ids of ps and names of jobs.
+// Buckets of the control server, in which ps store what other members need. Keys are ids of ps and names of jobs.
 const (
 	ServersBucket = "gradbus-servers"
 	JobsBucket    = "gradbus-jobs"
@@ -74,7 +74,7 @@ func (k *Kept) check() error {
 	return checkLR(k.LR)
 }
 
-// checkKept checks which shards are kept.
+// checkKept checks the replicated shards.
 func checkKept(own []int, shards int) error {
 	if len(own) == 0 || !slices.IsSorted(own) || len(slices.Compact(slices.Clone(own))) != len(own) || own[0] < 0 ||
 		own[len(own)-1] >= shards {

@@ -11,8 +11,8 @@ import (
 	"gradbus"
 )
 
-// Speaks identifies the program that sent a control message. It stands first in the body, before the message, and is
-// read by itself: a reader that cannot decode the message can still say why. Its form never changes.
+// Speaks identifies the program that sent a control message. It is the first field of the body and is decoded by
+// itself, so a reader that cannot decode the message can still report why. Its form never changes.
 type Speaks struct {
 	Version     string `json:"version"`     // of the program, for people
 	Fingerprint string `json:"fingerprint"` // of its protocol: see Fingerprint
@@ -57,7 +57,7 @@ func MessageOf(v *View) string {
 }
 
 // envelope reads the sender of a body, and the name of the message in it, of any version. theirs is nil if the body
-// does not say. It reads nothing after that name.
+// does not have it. It reads nothing after that name.
 func envelope(body []byte) (theirs *Speaks, message string) {
 	d := jsontext.NewDecoder(bytes.NewReader(body))
 	if open, err := d.ReadToken(); err != nil || open.Kind() != '{' {
@@ -120,8 +120,8 @@ func (j *Job) CheckVersions() error {
 	return nil
 }
 
-// CheckCheckpoint returns why a trainer cannot ask for a durable version of a job, or nil: it asks between two batches,
-// when shards have all of a version that is common to them.
+// CheckCheckpoint returns why a trainer cannot request a durable version of a job, or nil. The request comes between
+// two batches, when shards have all of a common version.
 func (j *Job) CheckCheckpoint() error {
 	switch p := j.Plan(); {
 	case j.Moments():
@@ -148,6 +148,6 @@ func (j *Job) Moments() bool {
 	return p.Moments() || !p.ClockOf(ByShards).Common()
 }
 
-// Moments reports whether checkpoints are fuzzy: they contain the current state of each shard, and not the state of all
-// after the same batches. So it is if the trainers' batches differ, or nothing is aggregated.
+// Moments reports whether checkpoints are fuzzy: they contain the current state of each shard, instead of the state of
+// all after the same batches. They are fuzzy if the trainers' batches differ, or if nothing is aggregated.
 func (p *Plan) Moments() bool { return !p.Clock.Common() || p.Roundless }

@@ -7,72 +7,72 @@ import (
 	"strings"
 )
 
-// Telemetry is a member's report about itself, published once a second for watchers. It travels as JSON in a heartbeat
-// (EncodeHeartbeat): a trainer's on gradbus.v1.{job}.t3.beat.all, that of a ps on gradbus.v1.ps.p-{id}.beat.all. No
-// member waits for a report, and nothing depends on one: the next makes up for a lost one, since counters are totals
-// since the member's start and never fall within one.
+// Telemetry is a member's report about itself, published once per second for watchers. It is sent as JSON in a
+// heartbeat (EncodeHeartbeat): a trainer's on gradbus.v1.{job}.t3.beat.all, that of a ps on
+// gradbus.v1.ps.p-{id}.beat.all. No member waits for a report or depends on one. A lost report does no harm, since
+// counters are totals since the member's start and never decrease.
 //
 // Exactly one of Trainer and Server is set.
 type Telemetry struct {
 	Serial    uint64 `json:"serial"`     // rises by one
 	StartedMS int64  `json:"started_ms"` // milliseconds since 1970 at the member's start, by its clock
 	NowMS     int64  `json:"now_ms"`     // the same, of this report
-	EveryMS   int64  `json:"every_ms"`   // until the next
+	EveryMS   int64  `json:"every_ms"`   // time until the next
 	Host      string `json:"host"`       // name of the machine
 	PID       int    `json:"pid"`
 
 	Trainer *TrainerReport `json:"trainer,omitempty"`
 	Server  *ServerReport  `json:"server,omitempty"`
 
-	FrameBytes int `json:"-"` // of the frame that it was read from; 0 of one that was not
+	FrameBytes int `json:"-"` // size of the frame that it was read from; 0 if it was not read
 }
 
-// TrainerReport is what a trainer says of itself, from its start or its last restart on. Times are totals in seconds of
-// wall time of the goroutine that trains; they add up to the time between its first batch and the last, but for what
-// the program does after each batch.
+// TrainerReport is the part of a trainer's report, since its start or its last restart. Times are totals in seconds of
+// wall time of the goroutine that trains. They add up to the time between its first batch and the last, except what the
+// program does after each batch.
 type TrainerReport struct {
 	RunID RunID `json:"run_id,string"`
 
-	Batch        Batch     `json:"batch"`                   // under way, or next
+	Batch        Batch     `json:"batch"`                   // batch under way, or the next one
 	Batches      uint64    `json:"batches"`                 // completed
 	Planned      Batch     `json:"planned"`                 // batch before which the run under way ends; 0 between runs
-	Hosted       bool      `json:"hosted,omitempty"`        // it trains with modules that shards host, which ends nowhere
+	Hosted       bool      `json:"hosted,omitempty"`        // it trains with hosted modules, without a planned end
 	Samples      uint64    `json:"samples"`                 // of this trainer's lanes
-	Behind       uint64    `json:"behind"`                  // versions that batches were computed behind, in all
-	Doing        Doing     `json:"doing"`                   // what it does or waits for at this moment
-	DoingMS      int64     `json:"doing_ms"`                // for how long
-	AwaitedShard *int      `json:"awaited_shard,omitempty"` // the first of those it waits for
+	Behind       uint64    `json:"behind"`                  // sum over batches of the versions that they were computed behind
+	Doing        Doing     `json:"doing"`                   // current activity or wait
+	DoingMS      int64     `json:"doing_ms"`                // duration of it so far
+	AwaitedShard *int      `json:"awaited_shard,omitempty"` // first shard for which it waits
 	Loss         TrainLoss `json:"loss"`
 
-	// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of batch GradientBatch: dense
-	// parameters and rows. It is taken of a batch now and then, about once a second. nil before the first.
+	// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of batch GradientBatch, of dense
+	// parameters and rows. It is measured about once per second. nil before the first measurement.
 	GradientNorm  *Real `json:"gradient_norm,omitempty"`
 	GradientBatch Batch `json:"gradient_batch,omitempty"`
 
 	KeysSeconds    Real `json:"keys_seconds"`    // asking the workload for keys, finding the distinct ones, building lookups
 	LookupSeconds  Real `json:"lookup_seconds"`  // waiting for rows
-	ComputeSeconds Real `json:"compute_seconds"` // in the workload, and adding up lanes
-	SendSeconds    Real `json:"send_seconds"`    // building gradient frames, and sending those that the windows have room for
+	ComputeSeconds Real `json:"compute_seconds"` // in the workload, and summing lanes
+	SendSeconds    Real `json:"send_seconds"`    // building gradient frames, and sending those for which the windows have room
 	ResultSeconds  Real `json:"result_seconds"`  // waiting for results after everything was sent
 
 	Traffic         Traffic `json:"traffic"`
-	LookupsRepeated uint64  `json:"lookups_repeated"`          // times that rows were late and asked for again
-	LanesSkipped    uint64  `json:"lanes_skipped,omitempty"`   // absent from a batch because their gradient was not finite
-	Pulls           uint64  `json:"pulls"`                     // times that results were late and asked for again
-	GradientFrames  uint64  `json:"gradient_frames"`           // that were sent, each counted once
-	Resent          uint64  `json:"resent"`                    // gradient frames that were sent again
-	Results         uint64  `json:"results"`                   // rounds whose outcome was taken
-	ResultsRepeated uint64  `json:"results_repeated"`          // outcomes that came once more, or after their batch
-	ResultsByRows   uint64  `json:"results_by_rows,omitempty"` // of Results, rounds that rows said to be over
+	LookupsRepeated uint64  `json:"lookups_repeated"`          // number of repeated requests for rows
+	LanesSkipped    uint64  `json:"lanes_skipped,omitempty"`   // lanes absent from a batch because their gradient was not finite
+	Pulls           uint64  `json:"pulls"`                     // number of requests for late results
+	GradientFrames  uint64  `json:"gradient_frames"`           // number of gradient frames sent, each counted once
+	Resent          uint64  `json:"resent"`                    // number of retransmitted gradient frames
+	Results         uint64  `json:"results"`                   // number of rounds whose outcome arrived
+	ResultsRepeated uint64  `json:"results_repeated"`          // outcomes that arrived again, or after their batch
+	ResultsByRows   uint64  `json:"results_by_rows,omitempty"` // part of Results that rows proved to be over
 
 	Links    []LinkReport    `json:"links,omitempty"`    // to every shard it sends to, ascending; at most LinksMax
-	Replicas []ReplicaDigest `json:"replicas,omitempty"` // in mean: of versions lately, ascending; at most ReplicasMax
+	Replicas []ReplicaDigest `json:"replicas,omitempty"` // in mean: of recent versions, ascending; at most ReplicasMax
 	Process  ProcessReport   `json:"process"`
 	Backend  string          `json:"backend"` // cuda.Describe
 	GPUs     []GPUReport     `json:"gpus,omitempty"`
 	Disks    []DiskReport    `json:"disks,omitempty"`
 
-	Verification VerifyReport `json:"verification,omitzero"` // of what its own backend writes
+	Verification VerifyReport `json:"verification,omitzero"` // of the output of its own backend
 }
 
 // Bounds of lists in a report. A body as a whole has at most bodyBytesMax.
@@ -81,23 +81,23 @@ const (
 	ReplicasMax         = 8
 	telemetryGPUsMax    = 64
 	TelemetryDisksMax   = 16
-	TelemetryJobsMax    = 256         // of which a ps tells
-	TelemetryKeptMax    = 256         // ps that keep shards of a job for each other
+	TelemetryJobsMax    = 256         // in the report of a ps
+	TelemetryKeptMax    = 256         // ps that have replicas of shards of a job
 	TelemetryRefusedMax = 16          // joins, by job and reason
-	TelemetryFollowsMax = 8           // earlier runs that a run goes on from, the latest first
+	TelemetryFollowsMax = 8           // earlier runs that a run continues, the latest first
 	TelemetryShardsMax  = 1024        // of all jobs on one ps
 	TelemetryBucketsMax = 64          // of one shard: its first ones, and its rows
-	telemetryNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
+	telemetryNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that serve its shards
 	telemetryCountsMax  = 256         // entries of a map: reasons, codes of XIDs
 	TelemetryEveryMax   = 3600 * 1000 // milliseconds between two reports
 )
 
-// Doing is what a trainer does at a moment.
+// Doing is the current activity of a trainer.
 type Doing string
 
-// What a trainer can be doing.
+// Activities of a trainer.
 const (
-	DoingJoining Doing = "joining" // until all are there
+	DoingJoining Doing = "joining" // until all trainers have joined
 	DoingKeys    Doing = "keys"    // asking the workload for keys, building lookups
 	DoingLookup  Doing = "lookup"  // waiting for rows
 	DoingCompute Doing = "compute" // in the workload
@@ -132,7 +132,7 @@ type LinkReport struct {
 	WindowBytes  int64  `json:"window_bytes"`  // that may be under way
 	Frames       uint64 `json:"frames"`
 	Resent       uint64 `json:"resent"`
-	// of a frame until it is known to have come, lately; 0 before the first
+	// Recent time until a frame is acknowledged; 0 before the first.
 	RoundTrip Real `json:"round_trip_seconds"`
 }
 
@@ -142,32 +142,32 @@ type ReplicaDigest struct {
 	Digest  uint32  `json:"digest"`
 }
 
-// ProcessReport is what a process takes of its machine.
+// ProcessReport is the use of resources by a process.
 type ProcessReport struct {
 	CPUSeconds    Real  `json:"cpu_seconds"`
 	ResidentBytes int64 `json:"resident_bytes"`
 	HeapBytes     int64 `json:"heap_bytes"` // live Go heap
 	Goroutines    int   `json:"goroutines"`
-	CPUs          int   `json:"cpus"` // that it may use
+	CPUs          int   `json:"cpus"` // number that it may use
 }
 
-// ServerReport is what a ps says of itself, of the jobs it coordinates and of the shards it keeps.
+// ServerReport is the part of a ps's report: its jobs and shards.
 type ServerReport struct {
 	ID          string      `json:"id"`
 	State       ServerState `json:"state,omitempty"` // empty while it serves
 	Version     string      `json:"version"`         // of gradbus
 	URL         string      `json:"url"`             // of its data server
-	Page        string      `json:"page"`            // URL of its page; empty where it serves none
+	Page        string      `json:"page"`            // URL of its page; empty if it serves none
 	Backend     string      `json:"backend"`         // cuda.Describe
 	Deadline    Real        `json:"deadline_seconds"`
-	Control     string      `json:"control,omitempty"` // host:port of the control server; empty where that is this ps itself
+	Control     string      `json:"control,omitempty"` // host:port of the control server; empty if that is this ps itself
 	ControlLost bool        `json:"control_lost"`
 
 	Frames       uint64            `json:"frames"` // received, by shards and coordinator
 	Bytes        uint64            `json:"bytes"`
 	Dropped      uint64            `json:"dropped"`
 	SlowReaders  uint64            `json:"slow_readers"`
-	Reasons      map[string]uint64 `json:"reasons"`         // frames that were refused or repeated, by reason; all reasons but ok
+	Reasons      map[string]uint64 `json:"reasons"`         // refused or repeated frames by reason; all reasons except ok
 	Calls        map[string]uint64 `json:"calls,omitempty"` // operations of the shards' arithmetic, by the backend that did them
 	Traffic      Traffic           `json:"traffic"`
 	Memory       MemoryReport      `json:"memory"`
@@ -175,38 +175,38 @@ type ServerReport struct {
 	Verification VerifyReport      `json:"verification"`
 	Disks        []DiskReport      `json:"disks,omitempty"`
 
-	Jobs   []JobReport   `json:"jobs,omitempty"`   // coordinated here, and those that ended in the last minutes
-	Shards []ShardReport `json:"shards,omitempty"` // kept here
-	Ended  []EndedShard  `json:"ended,omitempty"`  // kept here until they ended, lately
+	Jobs   []JobReport   `json:"jobs,omitempty"`   // jobs coordinated here, and those that ended in the last minutes
+	Shards []ShardReport `json:"shards,omitempty"` // shards on this ps
+	Ended  []EndedShard  `json:"ended,omitempty"`  // shards of this ps that ended recently
 	GPUs   []GPUReport   `json:"gpus,omitempty"`   // of its machine
 
-	Refused []RefusedReport `json:"refused,omitempty"` // joins that it refused in the last minutes, the latest last
+	Refused []RefusedReport `json:"refused,omitempty"` // joins refused in the last minutes, the latest last
 
-	StandsBy *StandsByReport `json:"stands_by,omitempty"` // nil where it stands by for no other ps
+	StandsBy *StandsByReport `json:"stands_by,omitempty"` // nil if it has no replica of other ps
 }
 
-// ServerState is where a ps is in its life.
+// ServerState is the state of a ps after a request to stop.
 type ServerState string
 
-// States of a ps after it was asked to end, in this order.
+// States of a ps that was told to stop, in this order.
 const (
-	ServerDraining ServerState = "draining" // its jobs are handed over, or have a last version written
-	ServerEnded    ServerState = "ended"    // its last report: it has no jobs and no shards any more
+	ServerDraining ServerState = "draining" // its jobs are being handed over, or their last versions written
+	ServerEnded    ServerState = "ended"    // last report: it has no jobs and no shards any more
 )
 
-// RefusedReport is trainers that wanted to join a job and were refused, for one reason.
+// RefusedReport counts joins to a job that were refused for one reason.
 type RefusedReport struct {
 	Job     JobName `json:"job"`
 	Reason  string  `json:"reason"`          // as in Refused: "invalid_job"
-	Field   string  `json:"field,omitempty"` // of the manifest, where it is one: "tables"
-	Text    string  `json:"text"`            // what was wrong, and what would be right, the last time
-	Host    string  `json:"host"`            // who asked last: machine and process id
+	Field   string  `json:"field,omitempty"` // manifest field, if there is one: "tables"
+	Text    string  `json:"text"`            // description of the last refusal: what was wrong, and what would be valid
+	Host    string  `json:"host"`            // machine and process id of the last refused trainer
 	Count   uint64  `json:"count"`
 	FirstMS int64   `json:"first_ms"` // milliseconds since 1970, by the clock of this ps
 	LastMS  int64   `json:"last_ms"`
 }
 
-// MemoryReport is a ps's budget: what jobs may hold and what they were promised, in bytes.
+// MemoryReport is a ps's memory budget in bytes: its size, and what is promised to jobs.
 type MemoryReport struct {
 	PromisedBytes int64 `json:"promised_bytes"`
 	MaxBytes      int64 `json:"max_bytes"`
@@ -214,18 +214,19 @@ type MemoryReport struct {
 
 // DiskReport is a file system that the process writes to, and that may fill up.
 type DiskReport struct {
-	Path       string `json:"path"`       // on it, as the process was told it; the first where it writes to several
-	FreeBytes  int64  `json:"free_bytes"` // that a process without privileges may still write
+	Path       string `json:"path"`       // configured path on it; the first if there are several
+	FreeBytes  int64  `json:"free_bytes"` // bytes that an unprivileged process may still write
 	TotalBytes int64  `json:"total_bytes"`
 	Use        string `json:"use,omitempty"` // what is written there: "models, curves"
-	// that will be written there at once, such as a model; 0 where that is little
+	// NeedBytes is the size of the next large write there, such as a model; 0 if writes are small.
 	NeedBytes int64 `json:"need_bytes,omitempty"`
-	SampleMS  int64 `json:"sample_ms,omitempty"` // when it last answered; 0 from members that do not say
-	// which tells file systems of one machine apart: "8:1"; empty where not known
+	SampleMS  int64 `json:"sample_ms,omitempty"` // time of the last measurement; 0 from members that do not report it
+	// Device distinguishes file systems of one machine: "8:1"; empty if unknown.
 	Device string `json:"device,omitempty"`
 }
 
-// VerificationOf is what a backend says that is verified, as a *cuda.Verified is. gpus are those of its process.
+// VerificationOf returns the verification counters of a backend, such as a *cuda.Verified. gpus are the GPUs of its
+// process.
 func VerificationOf(v interface {
 	OneIn() int
 	Checked() (blocks, mismatches uint64)
@@ -241,14 +242,13 @@ func VerificationOf(v interface {
 	return p
 }
 
-// VerifyReport counts optimizer blocks that were computed again by another backend: of a shard, or of a trainer that
-// keeps replicas.
+// VerifyReport counts optimizer blocks that another backend recomputed, of a shard, or of a trainer with replicas.
 type VerifyReport struct {
 	OneIn      int    `json:"one_in"` // 0: never
 	Blocks     uint64 `json:"blocks"`
 	Mismatches uint64 `json:"mismatches"`
-	Device     string `json:"device,omitempty"`   // UUID of the GPU that gave the last mismatch
-	Injected   bool   `json:"injected,omitempty"` // a wrong bit was asked for, as a rehearsal
+	Device     string `json:"device,omitempty"`   // UUID of the GPU with the last mismatch
+	Injected   bool   `json:"injected,omitempty"` // a wrong bit was injected on request, as a rehearsal
 }
 
 // Phases of a job.

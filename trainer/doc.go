@@ -46,4 +46,7 @@
 //
 // Lanes are computed one after another; a workload can use several processors within a lane. The rows that a batch uses
 // of one table lie in one buffer, which must fit into memory.
+//
+// Package trainer/shuffle assigns the samples of a training set to batches and lanes. README.md describes the package's
+// files for contributors.
 package trainer

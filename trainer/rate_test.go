@@ -85,8 +85,8 @@ func TestLearningRateIsOfTheMean(t *testing.T) {
 // Who writes a workload reads how the rate and 16 bits count where they are chosen.
 func TestWhatUsersHaveToKnowIsSaid(t *testing.T) {
 	for _, c := range []struct{ file, says string }{
-		{"workload.go", "divided by the samples of all lanes"},
-		{"../schema/optimizer.go", "divided by the samples of all lanes"},
+		{"workload.go", "number of samples in the batch"},
+		{"../schema/optimizer.go", "number of samples in the batch"},
 		{"../schema/job.go", "bits depend on the number of trainers"},
 		{"doc.go", "trainer/shuffle"},
 	} {
