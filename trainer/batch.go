@@ -425,7 +425,7 @@ func (b *Batch) send() error {
 			return err
 		}
 	}
-	if err := s.sender.sendHeld(); err != nil {
+	if err := s.sender.sendPostponed(); err != nil {
 		return err
 	}
 	if err := s.sender.sendRows(); err != nil {

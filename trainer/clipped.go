@@ -16,16 +16,16 @@ type clipped struct {
 	params   *parameters
 	replicas *replicas
 	most     float32
-	chunks   []int       // held chunks, ascending
-	held     []bool      // [dense chunk]
-	order    []int       // flat indices of their parameters, in the order of the manifest
-	tables   []heldRows  // [table]
-	means    [][]float32 // flat space of batch b at b % len
-	sorted   []int       // scratch of norm
+	chunks   []int         // chunks clipped globally, ascending
+	clips    []bool        // [dense chunk] it is clipped globally
+	order    []int         // flat indices of their parameters, in the order of the manifest
+	tables   []clippedRows // [table]
+	means    [][]float32   // flat space of batch b at b % len
+	sorted   []int         // scratch of norm
 }
 
-// heldRows are mean gradients of one table's rows, in order of arrival.
-type heldRows struct {
+// clippedRows are mean gradients of one table's rows, in order of arrival.
+type clippedRows struct {
 	on   bool       // the table is clipped globally
 	mu   sync.Mutex // results of several owners arrive concurrently; a leaf
 	keys []uint64
@@ -34,7 +34,7 @@ type heldRows struct {
 
 // newClipped returns nil if nothing is clipped globally.
 func newClipped(job *schema.Job, params *parameters) *clipped {
-	c := &clipped{params: params, held: make([]bool, len(params.flat.chunks)), tables: make([]heldRows, len(job.Tables)),
+	c := &clipped{params: params, clips: make([]bool, len(params.flat.chunks)), tables: make([]clippedRows, len(job.Tables)),
 		means: make([][]float32, job.Ahead+1)}
 	global := func(o schema.Optimizer) bool {
 		if o.Clip == nil || o.Clip.Kind != schema.ClipGlobal {
@@ -49,7 +49,7 @@ func newClipped(job *schema.Job, params *parameters) *clipped {
 		}
 	}
 	for i, r := range params.flat.rounds {
-		if c.held[i] = global(params.flat.place.OptimizerOf(r.bucket)); c.held[i] {
+		if c.clips[i] = global(params.flat.place.OptimizerOf(r.bucket)); c.clips[i] {
 			c.chunks = append(c.chunks, i)
 		}
 	}
@@ -67,8 +67,8 @@ func newClipped(job *schema.Job, params *parameters) *clipped {
 
 func (c *clipped) meansOf(b schema.Batch) []float32 { return c.means[b%schema.Batch(len(c.means))] }
 
-// takes reports whether a chunk is held.
-func (c *clipped) takes(chunk int) bool { return c != nil && c.held[chunk] }
+// takes reports whether a chunk is clipped globally.
+func (c *clipped) takes(chunk int) bool { return c != nil && c.clips[chunk] }
 
 // hold stores a chunk's mean gradient of a batch.
 func (c *clipped) hold(b schema.Batch, chunk int, mean []float32) {
@@ -87,7 +87,7 @@ func (c *clipped) holdRows(table schema.Table, keys []uint64, rows []float32) bo
 	return true
 }
 
-// step makes the next version of the held parameters and rows, when all of batch b are here and the previous batch was
+// step makes the next version of the clipped parameters and rows, when all of batch b are here and the previous batch was
 // stepped. weight is the number of samples of all trainers.
 func (c *clipped) step(b schema.Batch, weight float64) error {
 	if c == nil {

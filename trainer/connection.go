@@ -161,12 +161,12 @@ func (c *connection) since() time.Duration { return time.Since(c.epoch) }
 
 // dataServer is a server through which this trainer reaches shards of the job, or another trainer.
 type dataServer struct {
-	id   string        // ps id; empty if the control server leads to all shards
-	peer schema.Member // trainer that runs it, if trainers reduce among themselves; else empty
-	url  string
-	own  bool // it is the control server, at the address that this trainer knows
-	conn *fabric.Conn
-	lost liveness.Silence // time since the connection was lost; guarded by watch.mu
+	id      string        // ps id; empty if the control server leads to all shards
+	peer    schema.Member // trainer that runs it, if trainers reduce among themselves; else empty
+	url     string
+	control bool // it is the control server, at the address that this trainer knows
+	conn    *fabric.Conn
+	lost    liveness.Silence // time since the connection was lost; guarded by watch.mu
 }
 
 // name returns the name of the server for messages.
@@ -211,11 +211,11 @@ func (c *connection) findServers() error {
 		return fmt.Errorf("the coordinator's answer: %w", err)
 	}
 	if at == nil && c.joined.Shards > 0 {
-		c.servers = []*dataServer{{url: c.config.Server, own: true}}
+		c.servers = []*dataServer{{url: c.config.Server, control: true}}
 	}
 	for _, d := range c.joined.Servers {
 		if d.URL == "" {
-			c.servers = append(c.servers, &dataServer{id: d.ID, url: c.config.Server, own: true})
+			c.servers = append(c.servers, &dataServer{id: d.ID, url: c.config.Server, control: true})
 		} else {
 			c.servers = append(c.servers, &dataServer{id: d.ID, url: d.URL})
 		}
@@ -237,8 +237,8 @@ func (c *connection) findServers() error {
 		if l.server != nil {
 			granted := c.granted(l.reduce)
 			window := granted
-			if own := c.config.WindowBytes; own != 0 && own < granted {
-				window, l.flags = own, schema.FlagNarrow
+			if limit := c.config.WindowBytes; limit != 0 && limit < granted {
+				window, l.flags = limit, schema.FlagNarrow
 			}
 			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.contribute,
 				Lend: c.lend(l), BytesMax: window})
@@ -313,7 +313,7 @@ func (c *connection) dialConfig(onState func(fabric.State)) fabric.Config {
 func (c *connection) connectData(ctx context.Context, d *dataServer,
 	receive func(fabric.Message)) (trip time.Duration, err error) {
 	config := c.dialConfig(func(state fabric.State) { c.dataChanged(d, state) })
-	if !d.own {
+	if !d.control {
 		config.URL, config.CredsFile = d.url, ""
 		if !strings.HasPrefix(d.url, "tls:") {
 			if config.TLS != nil {
@@ -326,7 +326,7 @@ func (c *connection) connectData(ctx context.Context, d *dataServer,
 	conn, err := fabric.Dial(ctx, config)
 	if err != nil {
 		switch {
-		case d.own || ctx.Err() != nil:
+		case d.control || ctx.Err() != nil:
 			return 0, err
 		case d.peer != "":
 			return 0, fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to "+

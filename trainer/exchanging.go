@@ -36,7 +36,7 @@ type exchanging struct {
 // asker stores answers to its requests, and sends a request, for the first time or again. take reports whether it keeps
 // the message's memory.
 type asker interface {
-	take(i int, v *schema.View) (kept bool, err error)
+	take(i int, v *schema.View) (retained bool, err error)
 	send(c *connection, i int) error
 }
 
@@ -85,7 +85,7 @@ func (e *exchanging) number(n int) schema.Sequence {
 }
 
 // take passes a part of an answer to an asker that waits for it, and ignores all others.
-func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, of int) (kept bool, err error) {
+func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, of int) (retained bool, err error) {
 	e.mu.Lock()
 	i, fresh, err := e.x.ClaimAnswer(who, owner, v.Head().Sequence, part, of)
 	a := e.askers[who]
@@ -98,9 +98,9 @@ func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, o
 		e.do(func(x *exchange.Exchange) { x.PlaceAnswer(who, i, part, placed) })
 		e.placed.Broadcast()
 	}()
-	kept, err = a.take(i, v)
+	retained, err = a.take(i, v)
 	placed = err == nil
-	return kept, err
+	return retained, err
 }
 
 // wakeWaiter wakes the waiting goroutine if there is a reason. The caller holds mu.

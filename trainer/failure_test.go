@@ -274,7 +274,7 @@ func TestAbortOfHeldBatchesEndsTheOthers(t *testing.T) {
 			t.Errorf("trainer %d: %v", i, err)
 		}
 	}
-	sessions[1].form = formOwn
+	sessions[1].form = formNext
 	if err := sessions[1].Abort(errors.New("no space left for the log")); err != nil {
 		t.Errorf("leave: %v", err)
 	}

@@ -28,12 +28,12 @@ type denseSums struct {
 	// residuals are the rounding errors of each hosted node, as long as the flat space; nil without error feedback.
 	residuals [][]float32
 
-	held    bool     // a lane's gradients are added when all of them are final, instead of one by one
-	now     laneSums // the lane being computed
-	touched []bool   // [parameter] its gradient was requested
-	final   []bool   // [parameter] its gradient will not change any more
-	params0 int      // parameters before this one are final
-	chunk   int      // chunks before this one are added
+	afterLane bool     // a lane's gradients are added when all of them are final, instead of one by one
+	now       laneSums // the lane being computed
+	touched   []bool   // [parameter] its gradient was requested
+	final     []bool   // [parameter] its gradient will not change any more
+	params0   int      // parameters before this one are final
+	chunk     int      // chunks before this one are added
 }
 
 // span is a range of the flat space.
@@ -75,7 +75,7 @@ func (d *denseSums) done(param int) error {
 		clear(d.grad(param))
 	}
 	d.final[param] = true
-	if d.held {
+	if d.afterLane {
 		return nil
 	}
 	return d.addFinal()
@@ -108,8 +108,8 @@ func (d *denseSums) end() error {
 	return d.addFinal()
 }
 
-// finite reports whether the lane's gradients, which it marks as final, have only finite values. It requires held, so
-// that nothing of the lane has been added.
+// finite reports whether the lane's gradients, which it marks as final, have only finite values. It requires afterLane,
+// so that nothing of the lane has been added.
 func (d *denseSums) finite() bool {
 	for i := range d.params {
 		_ = d.done(i) // adds nothing

@@ -134,15 +134,15 @@ func (j *Job) Manifest() (*schema.Job, error) {
 	m.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD}
 	j.apply(&m.Optimizer)
 	var wrong []error
-	own := func(what string, o optimizer) *schema.Optimizer {
+	override := func(what string, o optimizer) *schema.Optimizer {
 		if !j.rated && !o.hasRate() {
 			wrong = append(wrong, fmt.Errorf("%s has no learning rate: want LR of it, or of the job", what))
 		}
-		return o.own(m.Optimizer)
+		return o.override(m.Optimizer)
 	}
 	for _, d := range j.dense {
 		p := schema.Parameter{Name: d.name, Shape: d.shape, Init: d.init}
-		p.Optimizer = own(fmt.Sprintf("parameter %q", p.Name), &d.optimizing)
+		p.Optimizer = override(fmt.Sprintf("parameter %q", p.Name), &d.optimizing)
 		m.Parameters = append(m.Parameters, p)
 	}
 	for _, t := range j.tables {
@@ -152,7 +152,7 @@ func (j *Job) Manifest() (*schema.Job, error) {
 				fmt.Errorf("table %q does not say how its rows begin: want Normal, Uniform or Zeros", spec.Name))
 			spec.Init = schema.Zeros()
 		}
-		spec.Optimizer = own(fmt.Sprintf("table %q", spec.Name), &t.optimizing)
+		spec.Optimizer = override(fmt.Sprintf("table %q", spec.Name), &t.optimizing)
 		m.Tables = append(m.Tables, spec)
 	}
 	for _, change := range j.adjust {
@@ -218,13 +218,13 @@ type optimizing[B any] struct {
 // optimizer is an optimizing of any B.
 type optimizer interface {
 	hasRate() bool
-	own(of schema.Optimizer) *schema.Optimizer
+	override(of schema.Optimizer) *schema.Optimizer
 }
 
 func (o *optimizing[B]) hasRate() bool { return o.rated }
 
-// own returns the changes applied to the job's optimizer; nil if there are none.
-func (o *optimizing[B]) own(of schema.Optimizer) *schema.Optimizer {
+// override returns the changes applied to the job's optimizer; nil if there are none.
+func (o *optimizing[B]) override(of schema.Optimizer) *schema.Optimizer {
 	if len(o.changes) == 0 {
 		return nil
 	}

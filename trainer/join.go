@@ -272,14 +272,14 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership,
 func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*membership, error) {
 	s, err := newMembership(ctx, j.config, j.job, *joined)
 	if err != nil {
-		j.giveBack(joined, err)
+		j.returnSlot(joined, err)
 		return nil, err
 	}
 	return s, nil
 }
 
-// giveBack sends that this trainer does not take the slot to which it was admitted.
-func (j *joiner) giveBack(joined *schema.Joined, why error) {
+// returnSlot sends that this trainer does not take the slot to which it was admitted.
+func (j *joiner) returnSlot(joined *schema.Joined, why error) {
 	head := schema.Head{Job: joined.RunID, Generation: joined.Generation, Lanes: uint16(j.job.Lanes)}
 	l := &schema.Leave{Reason: schema.Clip(why.Error()), HandOver: true}
 	if isInterrupt(why) {
@@ -314,25 +314,25 @@ func (j *joiner) patience() time.Duration {
 
 // finalAnswer asks until a coordinator admits this trainer or refuses it for good.
 func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
-	var told string
+	var postponed string
 	for began := time.Now(); ; {
 		answer, err := j.answer(ctx)
-		if err != nil && told != "" {
-			return answer, fmt.Errorf("%w; before, it was put off: %s", err, told)
+		if err != nil && postponed != "" {
+			return answer, fmt.Errorf("%w; before, it was put off: %s", err, postponed)
 		}
 		if err != nil || answer.Refused == nil || answer.Refused.Reason != schema.RefusedBusy ||
 			time.Since(began) > j.patience() {
 			return answer, err
 		}
-		if answer.Refused.Text != told {
-			told = answer.Refused.Text
-			j.config.Log.Info("join postponed", "job", j.job.Name, "text", told)
+		if answer.Refused.Text != postponed {
+			postponed = answer.Refused.Text
+			j.config.Log.Info("join postponed", "job", j.job.Name, "text", postponed)
 		}
 		select {
 		case <-time.After(j.retry):
 			j.retry = min(2*j.retry, j.config.RetryAfter)
 		case <-ctx.Done():
-			return answer, fmt.Errorf("%w; it was put off: %s", context.Cause(ctx), told)
+			return answer, fmt.Errorf("%w; it was put off: %s", context.Cause(ctx), postponed)
 		}
 	}
 }
@@ -357,16 +357,16 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, j.config.AnswerWithin)
 	defer cancel()
 	var there []fabric.Entry
-	bucket, looked := j.Control().LookBucket(ctx, schema.ServersBucket)
-	if looked == nil {
-		there, looked = bucket.All(ctx)
+	bucket, lookupErr := j.Control().LookBucket(ctx, schema.ServersBucket)
+	if lookupErr == nil {
+		there, lookupErr = bucket.All(ctx)
 	}
 	switch at := j.config.serverName(); {
-	case errors.Is(looked, fabric.ErrNoJetStream):
-		return fmt.Errorf("%w; %w", err, looked)
-	case errors.Is(looked, fabric.ErrNoBucket), looked == nil && len(there) == 0:
+	case errors.Is(lookupErr, fabric.ErrNoJetStream):
+		return fmt.Errorf("%w; %w", err, lookupErr)
+	case errors.Is(lookupErr, fabric.ErrNoBucket), lookupErr == nil && len(there) == 0:
 		return fmt.Errorf("%w %s; ./bin/ps --nats %s starts one; %w", errNoServers, at, at, err)
-	case looked == nil:
+	case lookupErr == nil:
 		return fmt.Errorf("%w; ps that are announced there: %d, the first is %s: want one of this trainer's version, which "+
 			"has wire %d; "+
 			"ps --version says its own", err, len(there), there[0].Key, schema.WireVersion)
@@ -418,7 +418,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 			case c.Refused != nil:
 				return refusedBy(c.Refused)
 			case c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member: // the slot is another trainer's by now
-				j.giveBack(c.Joined, over)
+				j.returnSlot(c.Joined, over)
 				return over
 			case answer(c.Joined):
 				return nil

@@ -175,10 +175,10 @@ func TestNoAnswerIsTakenForAnother(t *testing.T) {
 func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool) {
 	lookup := func(table int, keys ...uint64) func() func() bool {
 		return func() func() bool {
-			l := s.reader.kept.lookups
+			l := s.reader.eval.lookups
 			rows := make([]float32, len(keys)*s.job.Tables[table].Dim)
-			s.reader.kept.forget()
-			s.reader.kept.add([]Query{{Table: schema.Table(table), Keys: keys, Rows: rows}}, new(place))
+			s.reader.eval.forget()
+			s.reader.eval.add([]Query{{Table: schema.Table(table), Keys: keys, Rows: rows}}, new(place))
 			if err := l.build(s.head(s.Version())); err != nil {
 				t.Fatal(err)
 			}

@@ -66,9 +66,9 @@ func (c *connection) sendLeaving(ctx context.Context) {
 // previous version, which the session continues to return. Between processes it ends the session, since other trainers
 // wait.
 func (c *connection) setFail() {
-	own, end := context.WithCancelCause(context.Background())
-	trainable, stop := context.WithCancelCause(own)
-	c.ctx, c.trainable = own, trainable
+	ended, end := context.WithCancelCause(context.Background())
+	trainable, stop := context.WithCancelCause(ended)
+	c.ctx, c.trainable = ended, trainable
 	c.fail = func(err error) {
 		err = c.withPause(err)
 		if c.config.Local && c.job.StaysReadable() && isNonFinite(err) {

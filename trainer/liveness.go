@@ -18,9 +18,9 @@ const (
 	// graceOfCoordinator is added to the deadline for the coordinator's silence, so that the coordinator's own message
 	// comes first.
 	graceOfCoordinator = 2 * time.Second
-	// pauseTold is how long after a suspension of this process, beyond the job's deadline, errors mention it.
+	// pauseReported is how long after a suspension of this process, beyond the job's deadline, errors mention it.
 	// Consequences show by then.
-	pauseTold = 30 * time.Second
+	pauseReported = 30 * time.Second
 )
 
 // watch measures the silence of the members on which the session depends: the coordinator, the control server, and
@@ -93,7 +93,7 @@ func (c *connection) withPause(err error) error {
 		length, ago, paused = p, 0, true
 	}
 	w.mu.Unlock()
-	if !paused || ago > pauseTold+c.deadline() {
+	if !paused || ago > pauseReported+c.deadline() {
 		return err
 	}
 	until := "just now"

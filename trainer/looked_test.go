@@ -168,7 +168,7 @@ func TestRounds(t *testing.T) {
 	asks := []Query{{0, []uint64{1, 2}, big[:2*(evaluationValuesMax/2+1)], nil}, {1, nil, nil, nil},
 		{1, []uint64{5, 6}, big[:2], nil}, {1, []uint64{5}, big[:1], nil}}
 	var got [][2]int
-	for at := (place{}); at.ask < len(asks); {
+	for at := (place{}); at.query < len(asks); {
 		e.forget()
 		keys := e.add(asks, &at)
 		got = append(got, [2]int{len(e.tables.keys[0]), len(e.tables.keys[1])})

@@ -153,7 +153,7 @@ func TestRoundsOfBags(t *testing.T) {
 		full             []int32
 	}
 	var got []round
-	for at := (place{}); at.ask < len(asks); {
+	for at := (place{}); at.query < len(asks); {
 		e.forget()
 		e.add(asks, &at)
 		b := &e.tables.bags[0][0]

@@ -149,7 +149,7 @@ func (l *lookups) send(c *connection, i int) error {
 }
 
 // take stores the rows of an answer. It fails on an answer that no correct shard sends.
-func (l *lookups) take(i int, v *schema.View) (kept bool, err error) {
+func (l *lookups) take(i int, v *schema.View) (retained bool, err error) {
 	h, r := v.Head(), &l.requests[i]
 	if h.Batch != l.head.Batch {
 		return false, fmt.Errorf("rows of batch %d from %s: want those of batch %d", h.Batch,

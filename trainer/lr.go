@@ -77,7 +77,7 @@ func decidedBefore(w *schema.LR, known []schema.LRChange) []schema.LRChange {
 
 // begin begins batch b, unless a proposal delays it. Then it returns the channel that is closed at the next message,
 // and the answer to the proposal.
-func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, held *schema.LRTaken) {
+func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, delayed *schema.LRTaken) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := l.proposed; p != nil && p.Changes[len(p.Changes)-1].From <= b {
@@ -132,11 +132,11 @@ func (l *learningRates) takeLR(w *schema.LR) error {
 // awaitLR returns when batch b may begin: at once, unless a change of the learning rates is proposed for it.
 func (l *learningRates) awaitLR(ctx context.Context, b schema.Batch) error {
 	for {
-		changed, held := l.begin(b)
-		if held == nil {
+		changed, delayed := l.begin(b)
+		if delayed == nil {
 			return nil
 		}
-		if err := l.ask(ctx, schema.Control{LRTaken: held}, changed); err != nil { // what was decided may have been lost
+		if err := l.ask(ctx, schema.Control{LRTaken: delayed}, changed); err != nil { // what was decided may have been lost
 			return fmt.Errorf("wait for a change of the learning rates: %w", err)
 		}
 	}

@@ -104,7 +104,7 @@ func (s *membership) build(params *parameters) (err error) {
 		rows: newRowSums(s.config.Backend, job.Lanes, newBagGrads(s.place.Plan.DType, plan, owners, t.specs),
 			t.sumDims())}
 	s.compute.rows.count = func(table int) int { return len(t.keys[table]) }
-	s.compute.dense.held = s.place.Plan.SkipNonfinite
+	s.compute.dense.afterLane = s.place.Plan.SkipNonfinite
 	if slices.ContainsFunc(t.specs, func(spec schema.TableSpec) bool { return spec.PerRow }) {
 		s.compute.rows.perRow = &rowCounts{tables: t}
 	}
@@ -135,7 +135,7 @@ func (s *membership) build(params *parameters) (err error) {
 	if s.sender, err = newSender(job, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
 		return err
 	}
-	s.sender.own, s.sender.results, s.sender.activity = s.reducer, s.results, s.activity
+	s.sender.reducer, s.sender.results, s.sender.activity = s.reducer, s.results, s.activity
 	return s.buildAround(params)
 }
 
@@ -289,7 +289,7 @@ func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
 }
 
 // connect dials under the member's name, subscribes, and starts heartbeats.
-func (s *membership) connect(ctx context.Context, own *peerServer) error {
+func (s *membership) connect(ctx context.Context, peer *peerServer) error {
 	s.noteHeard(string(schema.Coordinator))
 	s.reconnected = func() { s.exchange.do((*exchange.Exchange).Back) }
 	var err error
@@ -302,8 +302,8 @@ func (s *membership) connect(ctx context.Context, own *peerServer) error {
 			return err
 		}
 	}
-	if own != nil {
-		if err := s.listenPeers(own); err != nil {
+	if peer != nil {
+		if err := s.listenPeers(peer); err != nil {
 			return err
 		}
 	}
@@ -324,11 +324,11 @@ func (s *membership) connect(ctx context.Context, own *peerServer) error {
 }
 
 // listenPeers takes the contributions of other trainers to this one's reduce range.
-func (s *membership) listenPeers(own *peerServer) error {
-	s.peer, own.fail, s.reducer.peer = own, s.fail, own
-	own.opens(s.reducer.receive)
+func (s *membership) listenPeers(peer *peerServer) error {
+	s.peer, peer.fail, s.reducer.peer = peer, s.fail, peer
+	peer.opens(s.reducer.receive)
 	if s.config.Bus != nil {
-		return own.listen(string(s.job.Name), string(s.joined.Member))
+		return peer.listen(string(s.job.Name), string(s.joined.Member))
 	}
 	return nil
 }

@@ -330,19 +330,19 @@ func (m *Model) Param(name string) []float32 {
 }
 
 // Lookup returns rows as Session.Lookup does, so the same evaluation works for both.
-func (m *Model) Lookup(_ context.Context, asks []Query) ([][]float32, error) {
-	out := make([][]float32, len(asks))
-	for i, ask := range asks {
-		if int(ask.Table) >= len(m.job.Tables) {
-			return nil, fmt.Errorf("lookup: table %d: the job has %d", ask.Table, len(m.job.Tables))
+func (m *Model) Lookup(_ context.Context, queries []Query) ([][]float32, error) {
+	out := make([][]float32, len(queries))
+	for i, query := range queries {
+		if int(query.Table) >= len(m.job.Tables) {
+			return nil, fmt.Errorf("lookup: table %d: the job has %d", query.Table, len(m.job.Tables))
 		}
-		spec := &m.job.Tables[ask.Table]
-		out[i] = make([]float32, 0, len(ask.Keys)*spec.Dim)
-		for _, key := range ask.Keys {
+		spec := &m.job.Tables[query.Table]
+		out[i] = make([]float32, 0, len(query.Keys)*spec.Dim)
+		for _, key := range query.Keys {
 			if key >= spec.Rows {
 				return nil, fmt.Errorf("lookup: %w", outside(spec, key))
 			}
-			out[i] = append(out[i], m.tables[ask.Table][int(key)*spec.Dim:(int(key)+1)*spec.Dim]...)
+			out[i] = append(out[i], m.tables[query.Table][int(key)*spec.Dim:(int(key)+1)*spec.Dim]...)
 		}
 	}
 	return out, nil

@@ -493,7 +493,7 @@ func (m *hostedModule) refuse(number schema.Sequence, r schema.Refusal) {
 }
 
 // take stores one chunk of an answer.
-func (m *hostedModule) take(_ int, v *schema.View) (kept bool, err error) {
+func (m *hostedModule) take(_ int, v *schema.View) (retained bool, err error) {
 	h, values, a := v.Head(), v.Float32s(), &m.answer
 	a.mu.Lock()
 	defer a.mu.Unlock()

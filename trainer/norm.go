@@ -100,12 +100,12 @@ func (n *gradientNorm) rows(r *rowSums) {
 	}
 	began := time.Now()
 	for table, dim := range r.dims {
-		own := r.perRow.dim(table, dim)
-		if len(r.node) == 1 && own == dim && !r.bags.form[0][table] {
+		valueDim := r.perRow.dim(table, dim)
+		if len(r.node) == 1 && valueDim == dim && !r.bags.form[0][table] {
 			n.squares += sumOfSquares(r.node[0][table].values)
 			continue
 		}
-		n.addTable(r, table, own)
+		n.addTable(r, table, valueDim)
 	}
 	n.cost += time.Since(began)
 }

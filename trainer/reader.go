@@ -24,7 +24,7 @@ type reader struct {
 	replicas *replicas
 	modules  *modules
 
-	kept *evaluation // nil until the first lookup
+	eval *evaluation // nil until the first lookup
 }
 
 // evaluation is the state of Lookup and LookupInto, reused from call to call.
@@ -37,13 +37,13 @@ type evaluation struct {
 }
 
 func (r *reader) evaluating() *evaluation {
-	if r.kept == nil {
+	if r.eval == nil {
 		t := newTables(r.job.Tables, 1)
 		routing := r.newRouting(t.dims(), r.replicas.replicated())
-		r.kept = &evaluation{tables: t, lookups: newLookups(routing, t, r.place, r.exchange, rowsAsked)}
-		r.kept.lookups.over, r.kept.lookups.replicas = r.results.roundOver, r.replicas
+		r.eval = &evaluation{tables: t, lookups: newLookups(routing, t, r.place, r.exchange, rowsAsked)}
+		r.eval.lookups.over, r.eval.lookups.replicas = r.results.roundOver, r.replicas
 	}
-	return r.kept
+	return r.eval
 }
 
 // release ends the use of the caller's memory.
@@ -54,18 +54,18 @@ func (e *evaluation) release() {
 }
 
 // Lookup is Session.Lookup in this run.
-func (r *reader) Lookup(ctx context.Context, asks []Query) ([][]float32, error) {
-	out := make([][]float32, len(asks))
-	for i, ask := range asks {
-		if int(ask.Table) >= len(r.job.Tables) {
-			return nil, fmt.Errorf("lookup: table %d: the job has %d", ask.Table, len(r.job.Tables))
+func (r *reader) Lookup(ctx context.Context, queries []Query) ([][]float32, error) {
+	out := make([][]float32, len(queries))
+	for i, query := range queries {
+		if int(query.Table) >= len(r.job.Tables) {
+			return nil, fmt.Errorf("lookup: table %d: the job has %d", query.Table, len(r.job.Tables))
 		}
-		dim := r.job.Tables[ask.Table].Dim
-		out[i] = make([]float32, len(ask.Keys)*dim)
+		dim := r.job.Tables[query.Table].Dim
+		out[i] = make([]float32, len(query.Keys)*dim)
 		to := out[i]
-		for keys := range slices.Chunk(ask.Keys, max(1, evaluationValuesMax/dim)) {
-			if err := r.lookup(ctx, ask.Table, keys, to); err != nil {
-				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(ask.Keys), r.Version(), err)
+		for keys := range slices.Chunk(query.Keys, max(1, evaluationValuesMax/dim)) {
+			if err := r.lookup(ctx, query.Table, keys, to); err != nil {
+				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(query.Keys), r.Version(), err)
 			}
 			to = to[len(keys)*dim:]
 		}
@@ -189,7 +189,7 @@ func (c *scan) send(to *connection, _ int) error {
 }
 
 // take stores the answer. It fails on an answer that no correct shard sends.
-func (c *scan) take(_ int, v *schema.View) (kept bool, err error) {
+func (c *scan) take(_ int, v *schema.View) (retained bool, err error) {
 	h := v.Head()
 	if err := c.check(&h, v); err != nil {
 		return false, fmt.Errorf("rows of version %d partition %d from %s: %w", h.Batch, h.Bucket,
@@ -305,24 +305,24 @@ type Query struct {
 }
 
 // lookRows looks up one query at the current version.
-func (r *reader) lookRows(ctx context.Context, ask Query) error {
+func (r *reader) lookRows(ctx context.Context, query Query) error {
 	defer r.evaluating().release() // also where it panics
 	both, stop := r.readable(ctx)
 	defer stop()
 	if err := r.Err(); err != nil {
 		return err
 	}
-	return r.lookupInto(both, r.newest(), []Query{ask})
+	return r.lookupInto(both, r.newest(), []Query{query})
 }
 
 // lookupInto looks up what was not requested ahead, for batch b, one round after another.
-func (r *reader) lookupInto(ctx context.Context, b schema.Batch, asks []Query) error {
+func (r *reader) lookupInto(ctx context.Context, b schema.Batch, queries []Query) error {
 	for e := r.evaluating(); ; e.asked = false {
-		if !e.asked && e.at.ask == len(asks) {
+		if !e.asked && e.at.query == len(queries) {
 			return nil
 		}
 		if !e.asked {
-			if e.forget(); e.add(asks, &e.at) == 0 {
+			if e.forget(); e.add(queries, &e.at) == 0 {
 				continue
 			}
 			if err := e.lookups.build(r.head(b)); err != nil {
@@ -358,13 +358,13 @@ func (r *reader) checkInto(a *Query) error {
 }
 
 // place is a position in the queries. key is the index of a bag if shards pool the table.
-type place struct{ ask, key int }
+type place struct{ query, key int }
 
 // add adds as many keys as one round may have, from position at on, and advances at. Their rows go to the memory of the
 // queries. It returns the number of keys.
-func (e *evaluation) add(asks []Query, at *place) (keys int) {
-	for room := evaluationValuesMax; at.ask < len(asks); {
-		a := &asks[at.ask]
+func (e *evaluation) add(queries []Query, at *place) (keys int) {
+	for room := evaluationValuesMax; at.query < len(queries); {
+		a := &queries[at.query]
 		table, dim := int(a.Table), e.tables.specs[a.Table].Dim
 		if pooledByShards(e.tables.specs[table]) {
 			if len(e.tables.bags[table][0].offsets) > 0 {
@@ -374,7 +374,7 @@ func (e *evaluation) add(asks []Query, at *place) (keys int) {
 			if keys += len(e.tables.used[table]); at.key < a.bags() {
 				return keys
 			}
-			*at = place{ask: at.ask + 1}
+			*at = place{query: at.query + 1}
 			continue
 		}
 		n := min(len(a.Keys)-at.key, room/dim)
@@ -388,7 +388,7 @@ func (e *evaluation) add(asks []Query, at *place) (keys int) {
 		e.tables.keys[table], e.tables.rows[table] = a.Keys[at.key:end], a.Rows[at.key*dim:end*dim]
 		room, keys, at.key = room-n*dim, keys+n, end
 		if end == len(a.Keys) {
-			*at = place{ask: at.ask + 1}
+			*at = place{query: at.query + 1}
 		}
 	}
 	return keys

@@ -26,19 +26,19 @@ type receiver struct {
 // server. It counts and drops frames that fail verification; what they contained is requested again. It releases
 // messages at once, except rows that a scan keeps.
 func (r *receiver) receive(m fabric.Message) {
-	kept := false
+	retained := false
 	if at, err := m.Parse(); err == nil && at.Kind == fabric.KindRows && r.keepsRows() {
 		m.Keep()
 	}
 	if v, subject, ok := r.open(&m); ok {
 		if owner, ok := r.owners[subject.From]; ok { // if it is the same server, the coordinator is heard here too
 			var err error
-			if kept, err = r.dispatch(owner, &subject, &v); err != nil {
+			if retained, err = r.dispatch(owner, &subject, &v); err != nil {
 				r.fail(err)
 			}
 		}
 	}
-	if !kept {
+	if !retained {
 		m.Release()
 	}
 }
@@ -71,7 +71,7 @@ func (r *receiver) keepsRows() bool {
 }
 
 // dispatch passes a frame to the part that waits for it, and reports whether that keeps it.
-func (r *receiver) dispatch(owner int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
+func (r *receiver) dispatch(owner int, subject *fabric.Subject, v *schema.View) (retained bool, err error) {
 	if subject.Kind == fabric.KindModule {
 		return false, r.modules.takeModule(owner, subject, v)
 	}
@@ -91,11 +91,11 @@ func (r *receiver) dispatch(owner int, subject *fabric.Subject, v *schema.View) 
 }
 
 // takeRows passes rows to the asker with their request number.
-func (r *receiver) takeRows(owner int, v *schema.View) (kept bool, err error) {
-	for who := exchange.Asker(0); who < rowAskers && !kept && err == nil; who++ {
-		kept, err = r.exchange.take(who, owner, v, 0, 1)
+func (r *receiver) takeRows(owner int, v *schema.View) (retained bool, err error) {
+	for who := exchange.Asker(0); who < rowAskers && !retained && err == nil; who++ {
+		retained, err = r.exchange.take(who, owner, v, 0, 1)
 	}
-	return kept, err
+	return retained, err
 }
 
 // use handles a frame that nothing keeps.

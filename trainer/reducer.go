@@ -371,9 +371,10 @@ func startPeerServer(ctx context.Context, c Config, job *schema.Job, local strin
 	return o, nil
 }
 
-// advertised returns the address by which other trainers reach the data server, which listens at host with the URL own.
-func (c *Config) advertised(own, host, local string) (string, error) {
-	u, err := url.Parse(own)
+// advertised returns the address by which other trainers reach the data server, which listens at host with the
+// URL listening.
+func (c *Config) advertised(listening, host, local string) (string, error) {
+	u, err := url.Parse(listening)
 	if err != nil {
 		return "", err
 	}

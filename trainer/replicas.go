@@ -42,8 +42,8 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 	return r, nil
 }
 
-// kept returns the tables that are stored here, in their order.
-func (r *replicas) kept() (all []*state.Array) {
+// stored returns the tables that are stored here, in their order.
+func (r *replicas) stored() (all []*state.Array) {
 	for _, t := range r.tables {
 		if t != nil {
 			all = append(all, t)
@@ -53,7 +53,7 @@ func (r *replicas) kept() (all []*state.Array) {
 }
 
 func (r *replicas) close() {
-	for _, t := range r.kept() {
+	for _, t := range r.stored() {
 		t.Close()
 	}
 	r.tables = nil

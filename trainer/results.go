@@ -17,16 +17,16 @@ import (
 // since the results of each round are taken in order.
 type results struct {
 	*exchanging
-	flat     *flatSpace
-	params   *parameters
-	average  bool               // results are mean gradients, and the trainers run the optimizer
-	shared   bool               // results are for all trainers; else for this one only
-	grouped  bool               // results are numbered by updates
-	sparse   []rowOwner         // owners of sparse rounds; empty if the job has no tables
-	rounds   [][]exchange.Round // [owner] rounds in the order in which they are sent
-	at       []int              // [dense chunk] index among its owner's rounds
-	rowsTold bool               // shards end rounds over rows only by results, which contain rows
-	times    []*bucketTrace     // of batch b at b % len; ahead+1 entries, nil without traces
+	flat          *flatSpace
+	params        *parameters
+	average       bool               // results are mean gradients, and the trainers run the optimizer
+	shared        bool               // results are for all trainers; else for this one only
+	grouped       bool               // results are numbered by updates
+	sparse        []rowOwner         // owners of sparse rounds; empty if the job has no tables
+	rounds        [][]exchange.Round // [owner] rounds in the order in which they are sent
+	at            []int              // [dense chunk] index among its owner's rounds
+	rowsInResults bool               // shards end rounds over rows only by results, which contain rows
+	times         []*bucketTrace     // of batch b at b % len; ahead+1 entries, nil without traces
 
 	copied   atomic.Uint64 // version that was last marked to be stored; 0: none
 	replicas *replicas     // receives results over rows
@@ -55,7 +55,7 @@ func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []r
 	plan, owners := flat.place.Plan, flat.place.Owners()
 	r := &results{flat: flat, params: params, average: plan.Owner == schema.ByTrainers, shared: plan.Clock.Common(),
 		grouped: plan.Clock.Renumbers(), sparse: sparse, rounds: make([][]exchange.Round, owners),
-		rowsTold: len(round.Replicated(job, plan, schema.ByShards)) > 0, at: make([]int, len(flat.rounds)),
+		rowsInResults: len(round.Replicated(job, plan, schema.ByShards)) > 0, at: make([]int, len(flat.rounds)),
 		times: make([]*bucketTrace, job.Ahead+1)}
 	for i := range flat.rounds {
 		d := &flat.rounds[i]
@@ -172,7 +172,7 @@ func (r *results) find(h *schema.Head, c *exchange.Result) (chunk int) {
 // over records that a shard's round over rows is over, which the rows that it made prove instead of a result.
 func (r *results) over(shard int, b schema.Batch, weight float64) error {
 	bucket := r.flat.place.SparseBucket(shard)
-	if r.rowsTold || !slices.Contains(r.sparse, rowOwner{shard, bucket}) {
+	if r.rowsInResults || !slices.Contains(r.sparse, rowOwner{shard, bucket}) {
 		return nil
 	}
 	c := exchange.Result{Owner: shard, Round: len(r.rounds[shard]) - 1, Batch: b, Version: b + 1, Weight: weight, Parts: 1,
@@ -197,12 +197,12 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 		}
 		return nil
 	}
-	values, held := v.Float32s(), r.clipped.takes(chunk)
+	values, clipped := v.Float32s(), r.clipped.takes(chunk)
 	at, offset := r.flat.chunks[chunk], r.flat.rounds[chunk].offset
 	// If no lane had a sample nothing changes. But a trainer that begins with the version after this batch has no version
 	// before it, and takes the values.
 	if h.Weight == 0 && r.shared && (r.average || len(values) == 0 || planted.Is(planted.SkipEmptyBatch)) {
-		if !held {
+		if !clipped {
 			r.params.keep(chunk)
 		}
 		return nil
@@ -212,7 +212,7 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 		return fmt.Errorf("%d values at element %d: want %d at %d", len(values), h.Offset, at.hi-at.lo, offset)
 	case !r.average:
 		r.params.state.Set(chunk, values)
-	case held:
+	case clipped:
 		r.clipped.hold(h.Batch, chunk, values)
 	default:
 		return r.params.step(chunk, values, 1)

@@ -317,9 +317,9 @@ func (s *membership) Next() (*Batch, error) {
 }
 
 // LookupInto is Session.LookupInto in this run.
-func (s *membership) LookupInto(ctx context.Context, asks []Query) (err error) {
-	for i := range asks {
-		if err := s.reader.checkInto(&asks[i]); err != nil {
+func (s *membership) LookupInto(ctx context.Context, queries []Query) (err error) {
+	for i := range queries {
+		if err := s.reader.checkInto(&queries[i]); err != nil {
 			return fmt.Errorf("lookup: ask %d: %w", i, err)
 		}
 	}
@@ -337,23 +337,23 @@ func (s *membership) LookupInto(ctx context.Context, asks []Query) (err error) {
 	if err := cmp.Or(err, s.Err()); err != nil {
 		return err
 	}
-	if err := s.lookAhead(e, asks); err != nil {
+	if err := s.lookAhead(e, queries); err != nil {
 		return err
 	}
 	b, err := s.awaitRows(both)
 	if err != nil {
 		return err
 	}
-	return s.reader.lookupInto(both, b, asks)
+	return s.reader.lookupInto(both, b, queries)
 }
 
 // lookAhead requests rows of the version that the committed batches produce.
-func (s *membership) lookAhead(e *evaluation, asks []Query) error {
+func (s *membership) lookAhead(e *evaluation, queries []Query) error {
 	r := s.run // a report may look up rows itself
 	if e.asked || r == nil || r.report != nil || r.committed == s.newest() || s.job.Ahead > 0 && !r.naming() {
 		return nil
 	}
-	if e.forget(); e.add(asks, &e.at) > 0 {
+	if e.forget(); e.add(queries, &e.at) > 0 {
 		b := r.committed
 		if err := e.lookups.build(s.head(b)); err != nil {
 			return err

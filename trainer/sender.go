@@ -19,7 +19,7 @@ import (
 type sender struct {
 	job, from string
 	links     []*shardLink // by owner
-	own       *reducer     // sums what this trainer owns; nil if it owns nothing
+	reducer   *reducer     // sums what this trainer owns; nil if it owns nothing
 	flat      *flatSpace
 	compute   *compute
 	sparse    []rowOwner // empty if the job has no tables
@@ -29,15 +29,15 @@ type sender struct {
 	scatter   *scatter    // cuts a node's rows into messages
 	lookup    *routing    // routes all keys of the batch to their owners
 
-	results  *results
-	activity *activity // of the session
-	norm     gradientNorm
-	times    *bucketTrace  // of the batch under way; nil without a trace
-	head     schema.Head   // common fields of its frames
-	sendTime time.Duration // time spent sending it
-	left     int           // number of its chunks that are not closed
-	held     int           // last chunk, if it is sent after modules were stepped; else -1
-	holds    bool          // the last chunk waits for modules to step
+	results   *results
+	activity  *activity // of the session
+	norm      gradientNorm
+	times     *bucketTrace  // of the batch under way; nil without a trace
+	head      schema.Head   // common fields of its frames
+	sendTime  time.Duration // time spent sending it
+	left      int           // number of its chunks that are not closed
+	postponed int           // last chunk, if it is sent after modules were stepped; else -1
+	postpones bool          // the last chunk waits for modules to step
 }
 
 // frameSet has the frames of one batch, built once and refilled in place.
@@ -61,7 +61,7 @@ func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *fl
 	sparse []rowOwner, lookup *routing) (*sender, error) {
 	rows := newRouting(c.rows.dims, lookup.shards, lookup.valuesMax, nil)
 	s := &sender{job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse,
-		lookup: lookup, holds: len(job.Modules) > 0,
+		lookup: lookup, postpones: len(job.Modules) > 0,
 		scatter: newScatter(c.rows, rows, flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
 	for range job.Ahead + 1 {
 		set, err := s.newFrames()
@@ -97,7 +97,7 @@ func (s *sender) newFrames() (*frameSet, error) {
 // begin starts a batch, and waits until its frames, which an earlier batch used, may be refilled.
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	s.head, s.sendTime, s.times = head, 0, s.results.timesOf(head.Batch)
-	s.left, s.held = len(s.flat.chunks), -1
+	s.left, s.postponed = len(s.flat.chunks), -1
 	s.frameSet = s.sets[int(head.Batch)%len(s.sets)]
 	for _, l := range s.links {
 		if err := l.received(ctx, head.Batch); err != nil {
@@ -137,20 +137,20 @@ func (s *sender) chunkClosed(node, chunk int) error {
 	if node != plan.lanes[plan.last].closes {
 		return nil
 	}
-	if s.left--; s.left == 0 && s.holds {
-		s.held = chunk
+	if s.left--; s.left == 0 && s.postpones {
+		s.postponed = chunk
 		return nil
 	}
 	return s.sendChunk(chunk)
 }
 
-// sendHeld sends the chunk that waited, so no batch is complete before its modules are stepped.
-func (s *sender) sendHeld() error {
-	if s.held < 0 {
+// sendPostponed sends the chunk that waited, so no batch is complete before its modules are stepped.
+func (s *sender) sendPostponed() error {
+	if s.postponed < 0 {
 		return nil
 	}
-	chunk := s.held
-	s.held = -1
+	chunk := s.postponed
+	s.postponed = -1
 	return s.sendChunk(chunk)
 }
 
@@ -247,7 +247,7 @@ func (s *sender) send(owner int, kind string, bucket schema.Bucket, f *schema.Fr
 	link := s.links[owner]
 	if link.outbox == nil {
 		s.times.sent(bucket, 0)
-		return s.own.contribute(f)
+		return s.reducer.contribute(f)
 	}
 	to := fabric.At(s.job, s.from, link.kind(kind), string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
 	f.Seal()

@@ -59,7 +59,7 @@ const (
 	formNone     form = iota // no batch has begun
 	formRun                  // Run, which can compute any batch again
 	formAssigned             // NextAssigned, which selects the batch and lanes
-	formOwn                  // Next: the trainer's own lanes, in order
+	formNext                 // Next: the trainer's own lanes, in order
 )
 
 // newSession returns the session of a trainer that was admitted.
@@ -131,7 +131,7 @@ func (s *Session) unlessRestarted(err error) error {
 
 // survives reports whether the session joins another run after err has ended the one under way.
 func (s *Session) survives(err error) bool {
-	return err != nil && s.failed == nil && s.form != formOwn && s.next.follows(s.membership, err)
+	return err != nil && s.failed == nil && s.form != formNext && s.next.follows(s.membership, err)
 }
 
 // acrossRestarts calls call with the membership of the run under way. If that run has ended and the job continues, it
@@ -254,7 +254,7 @@ func (s *Session) computeMissing(ctx context.Context, m *membership, report func
 //
 // Errors: ErrOrder, and the error that ended the session.
 func (s *Session) Next() (*Batch, error) {
-	s.form = formOwn
+	s.form = formNext
 	return s.membership.Next()
 }
 
@@ -319,7 +319,7 @@ func (s *Session) read(ctx context.Context, call func(m *membership) error) erro
 	switch {
 	case s.form == formAssigned:
 		return s.readAssigned(ctx, call)
-	case s.form == formOwn || s.inRun:
+	case s.form == formNext || s.inRun:
 		return call(s.membership)
 	}
 	return s.acrossRestarts(ctx, func(m *membership) error {
@@ -416,9 +416,9 @@ func (s *Session) Wait(ctx context.Context) (further bool, err error) {
 // Version does not describe them.
 //
 //	rows, err := session.Lookup(ctx, []trainer.Query{{Table: 0, Keys: []uint64{7, 7, 3}}})
-func (s *Session) Lookup(ctx context.Context, asks []Query) (rows [][]float32, err error) {
+func (s *Session) Lookup(ctx context.Context, queries []Query) (rows [][]float32, err error) {
 	err = s.readSettled(ctx, func(r *reader) error {
-		rows, err = r.Lookup(ctx, asks)
+		rows, err = r.Lookup(ctx, queries)
 		return err
 	})
 	return rows, err
@@ -432,8 +432,8 @@ func (s *Session) Lookup(ctx context.Context, asks []Query) (rows [][]float32, e
 //
 // ErrWorkload reports an invalid query: nothing was requested, and the session continues. After ErrAgain, repeat the
 // same call; the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
-func (s *Session) LookupInto(ctx context.Context, asks []Query) error {
-	return s.read(ctx, func(m *membership) error { return m.LookupInto(ctx, asks) })
+func (s *Session) LookupInto(ctx context.Context, queries []Query) error {
+	return s.read(ctx, func(m *membership) error { return m.LookupInto(ctx, queries) })
 }
 
 // Table calls yield with all rows of a table at the current version, piece by piece: partitions ascending, and keys
@@ -526,7 +526,7 @@ func (s *Session) Module(name string) (*Module, error) {
 func (s *Session) Close() error {
 	defer s.free()
 	s.endJoin(ErrLeft)
-	if s.failed != nil || s.form == formAssigned || s.form == formOwn {
+	if s.failed != nil || s.form == formAssigned || s.form == formNext {
 		return s.membership.Close()
 	}
 	return s.read(context.Background(), (*membership).Close)
@@ -544,7 +544,7 @@ func (s *Session) Abort(err error) error {
 	}
 	defer s.free()
 	s.endJoin(err)
-	if s.form == formOwn || s.form == formAssigned {
+	if s.form == formNext || s.form == formAssigned {
 		return s.membership.abortTraining(err)
 	}
 	return s.membership.Abort(err)

@@ -124,7 +124,7 @@ type chunksAsk struct {
 }
 
 // take implements asker.
-func (a *chunksAsk) take(_ int, v *schema.View) (kept bool, err error) {
+func (a *chunksAsk) take(_ int, v *schema.View) (retained bool, err error) {
 	piece, err := a.pieces.Read(v)
 	if err != nil {
 		return false, err
@@ -258,7 +258,7 @@ func (a *rowsAsk) open() (all []rowsPart) {
 }
 
 // take implements asker.
-func (a *rowsAsk) take(i int, v *schema.View) (kept bool, err error) {
+func (a *rowsAsk) take(i int, v *schema.View) (retained bool, err error) {
 	piece, err := a.pieces.Read(v)
 	if err != nil {
 		return false, err
@@ -338,7 +338,7 @@ func (s *share) copyRows() map[schema.Table]*sharedRows {
 		t.endIf(func() bool { return true })
 	}
 	s.mu.Unlock()
-	if len(s.replicas.kept()) == 0 {
+	if len(s.replicas.stored()) == 0 {
 		return nil
 	}
 	all, place := map[schema.Table]*sharedRows{}, s.place.OnShards()

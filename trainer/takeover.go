@@ -304,13 +304,13 @@ func (s *membership) waitAssigned(ctx context.Context) (*membership, error) {
 
 // patiently returns a context that ends as ctx does, except by ErrAgain, for steps that cannot be interrupted.
 func patiently(ctx context.Context) (context.Context, func()) {
-	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if err := context.Cause(ctx); !errors.Is(err, ErrAgain) {
 			cancel(err)
 		}
 	})
-	return own, func() {
+	return detached, func() {
 		stop()
 		cancel(nil)
 	}

@@ -25,12 +25,12 @@ type BucketTimes struct {
 // bucketTrace records the times of one batch's buckets; nil without Config.Timeline. A job with several open batches
 // has one trace for each.
 type bucketTrace struct {
-	mu   sync.Mutex // a leaf
-	of   []BucketTimes
-	left []int         // number of each bucket's missing results
-	all  []int         // number of each bucket's rounds
-	at   []int         // [known bucket] index in of, or -1
-	told []BucketTimes // copy for the report
+	mu       sync.Mutex // a leaf
+	of       []BucketTimes
+	left     []int         // number of each bucket's missing results
+	all      []int         // number of each bucket's rounds
+	at       []int         // [known bucket] index in of, or -1
+	reported []BucketTimes // copy for the report
 }
 
 func newBucketTrace(place *schema.Placement, sparse []rowOwner) *bucketTrace {
@@ -113,6 +113,6 @@ func (t *bucketTrace) report() []BucketTimes {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.told = append(t.told[:0], t.of...)
-	return t.told
+	t.reported = append(t.reported[:0], t.of...)
+	return t.reported
 }

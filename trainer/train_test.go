@@ -383,9 +383,9 @@ func TestJobOptimizers(t *testing.T) {
 		got  *schema.Optimizer
 		want schema.Optimizer
 	}{
-		{users.own(of), schema.Optimizer{Kind: "sgd", LR: 0.5, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true}},
-		{items.own(of), schema.Optimizer{Kind: "ftrl", LR: 0.1, L1: 1, L2: 2}},
-		{mu.own(of), schema.Optimizer{Kind: "adamw", LR: 0.1, WeightDecay: 0.01, Beta1: 0.8, Beta2: 0.9, Eps: 1e-6}},
+		{users.override(of), schema.Optimizer{Kind: "sgd", LR: 0.5, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true}},
+		{items.override(of), schema.Optimizer{Kind: "ftrl", LR: 0.1, L1: 1, L2: 2}},
+		{mu.override(of), schema.Optimizer{Kind: "adamw", LR: 0.1, WeightDecay: 0.01, Beta1: 0.8, Beta2: 0.9, Eps: 1e-6}},
 	} {
 		c.want.Clip, c.want.Schedule = &schema.Clipping{Kind: "value", Max: 3}, &schema.Schedule{Kind: "linear", Total: 10}
 		if a, b := text(c.got), text(&c.want); a != b {

@@ -277,7 +277,7 @@ func (c *compute) endLane(step *LaneStep, err error) error {
 	if err != nil {
 		return fmt.Errorf("%w: batch %d lane %d: %w", ErrWorkload, step.Batch, step.Lane, err)
 	}
-	if c.dense.held && !(c.dense.finite() && c.rows.finite()) {
+	if c.dense.afterLane && !(c.dense.finite() && c.rows.finite()) {
 		err = c.drop(step.index)
 	} else if err = c.rows.end(); err == nil {
 		err = c.dense.end()
