@@ -336,9 +336,11 @@ func trainsBeside(t *C.gradbus_thread, handle C.gradbus_handle, body func(*sessi
 	if err != nil {
 		return end(t, err)
 	}
-	return beside(t, s.ctx, func() error {
-		return s.inTurn(func(context.Context) error { return body(s) }, &s.busy)(s.ctx)
-	})
+	turn := s.inTurn(func(context.Context) error { return body(s) }, &s.busy)
+	if s.of != nil && s.Job().Trainers == 1 { // nobody else is waited for, and what there is to do is done on this thread
+		return wait(t, s.ctx, turn)
+	}
+	return beside(t, s.ctx, func() error { return turn(s.ctx) })
 }
 
 // begin begins a call of those that are made one at a time.

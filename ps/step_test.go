@@ -245,6 +245,30 @@ func TestAsksGoFirst(t *testing.T) {
 	}
 }
 
+// The goroutine that receives steps whatever the job's only trainer sends, if that is in this process.
+func TestStepHereOfTheOnlyTrainer(t *testing.T) {
+	job := shardtest.SmallJob("alone", 1, 1)
+	for i := range job.Tables {
+		job.Tables[i].Dim = 2048
+	}
+	b := newWorkbench(t, shardtest.New(t, job), false)
+	b.alone = true
+	large := false
+	for batch := range schema.Batch(4) {
+		for _, it := range b.frames(0, batch) {
+			large = large || it.view.Head().Kind == schema.KindSparse && len(it.view.Bytes()) > sparseHereBytes
+			b.deliver(it)
+		}
+		if done := b.end.Done(); done != schema.Version(batch)+1 {
+			t.Fatalf("version %d behind batch %d", done, batch)
+		}
+	}
+	if !large {
+		t.Errorf("no contribution of rows has more than %d bytes", sparseHereBytes)
+	}
+	b.leases.Check(t, 0)
+}
+
 // An ack stands for several frames, but what is missing or comes again is said at once, and what is left after a
 // moment.
 func TestAcksAreFew(t *testing.T) {

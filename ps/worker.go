@@ -27,6 +27,7 @@ type worker struct {
 	name   string // of the job, as in subjects
 	member schema.Member
 	log    *slog.Logger
+	alone  bool // the job's only trainer is in this process
 	queue  *queue
 	watch  *watch
 	ask    chan struct{} // capacity 1: requests a fresh waiting
@@ -98,7 +99,7 @@ func newWorker(s *Server, c shard.Config, window int64, log *slog.Logger, send f
 	fabric.Payload), result func(error)) *worker {
 	w := &worker{
 		timed: &timedBackend{Backend: c.Backend}, server: s, config: c, name: string(c.Job.Name),
-		member: schema.ShardMember(c.Index), log: log,
+		member: schema.ShardMember(c.Index), log: log, alone: s.config.local != nil && c.Job.Trainers == 1,
 		queue: newQueue(int(queueBytes(len(c.Contributors), window))), ask: make(chan struct{}, 1),
 		left: make(chan struct{}, 1), ackWake: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond), send: send, result: result, window: window,
@@ -407,8 +408,8 @@ func (w *worker) lately() shard.Waiting {
 // Which goroutine steps a shard: if no other one steps and nothing waits, the goroutine that has received a frame steps
 // it, because its bytes are still in the cache from verification and no goroutine has to be woken. Otherwise the frame
 // is queued: for the worker's goroutine, or, if it is a lookup or a pull, for the goroutine that steps, which looks for
-// those after every step. Sparse contributions are always queued, except small ones, because closing their round would
-// delay the other jobs of the receiving goroutine.
+// those after every step. Sparse contributions are queued, except small ones, because closing their round would delay
+// the other jobs of the receiving goroutine. It has none where it is that of the job's only trainer, in this process.
 
 // sparseHereBytes is the size up to which a sparse contribution is small: stepping it takes some ten microseconds,
 // about as much as waking another goroutine.
@@ -423,8 +424,8 @@ func (w *worker) deliver(it *item) bool {
 		return true
 	}
 	it.came = time.Now()
-	ask, small := isAsk(h.Kind), len(it.view.Bytes()) <= sparseHereBytes
-	if (ask || h.Kind == schema.KindDense || h.Kind == schema.KindSparse && small) && w.stepLock.TryLock() {
+	ask, here := isAsk(h.Kind), w.alone || len(it.view.Bytes()) <= sparseHereBytes
+	if (ask || h.Kind == schema.KindDense || h.Kind == schema.KindSparse && here) && w.stepLock.TryLock() {
 		free := w.end != nil && w.err == nil && (ask || w.nextItem == len(w.items) && w.queue.empty())
 		if free && w.end.Ready(h.Kind, h.Batch) {
 			w.stepHere(it)
