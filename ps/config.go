@@ -134,9 +134,9 @@ type Options struct {
 
 	// Telemetry receives every report that arrives, and once a second this ps's own, also while the control server is
 	// unreachable: the job and member of the subject, and the report, which it may keep and must not change. It is
-	// never called concurrently, must return at once, and must not call Close. The sender and every bound of a report
-	// have been checked; the number of jobs and members has not. nil: reports of others are not received. Own reports
-	// are sent in any case.
+	// never called concurrently, and must not call Close. Reports that wait for it are bounded, and counted when they are
+	// dropped. The sender and every bound of a report have been checked; the number of jobs and members has not. nil:
+	// reports of others are not received. Own reports are sent in any case.
 	Telemetry func(job schema.JobName, from schema.Member, p *schema.Telemetry)
 	// GPUs is asked once a second for what reports say of this machine's GPUs; nil for nothing. It must return at once,
 	// and what it returns is not to be changed any more.

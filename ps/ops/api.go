@@ -3,7 +3,6 @@ package ops
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -107,7 +106,7 @@ type lazy func() ([]byte, error)
 
 // api answers a path with what give says of the latest status. Its errors are refusals, or why the status cannot be
 // asked.
-func (s *Server) api(give func(ctx context.Context, view *status.Status, values url.Values) (lazy, error),
+func (s *Server) api(give func(view *status.Status, values url.Values) (lazy, error),
 	known ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		values, ok := s.parameters(w, r, known...)
@@ -117,7 +116,7 @@ func (s *Server) api(give func(ctx context.Context, view *status.Status, values 
 		var t lazy
 		err := ErrStarting
 		if view := s.hub.Status(); view != nil {
-			t, err = give(r.Context(), view, values)
+			t, err = give(view, values)
 		}
 		var why *refusal
 		switch {
@@ -163,7 +162,7 @@ func (s *Server) taking(next http.Handler, known ...string) http.HandlerFunc {
 }
 
 // status is the whole view.
-func (s *Server) status(context.Context, *status.Status, url.Values) (lazy, error) {
+func (s *Server) status(*status.Status, url.Values) (lazy, error) {
 	return s.hub.latest.Load().asStatus, nil
 }
 
@@ -198,14 +197,14 @@ func noJob(view *status.Status, values url.Values) error {
 }
 
 // series are the curves of a job.
-func (s *Server) series(ctx context.Context, view *status.Status, values url.Values) (lazy, error) {
+func (s *Server) series(view *status.Status, values url.Values) (lazy, error) {
 	since, err := strconv.ParseInt(cmp.Or(values.Get("since"), "0"), 10, 64)
 	if err != nil {
 		return nil,
 			&refusal{http.StatusBadRequest, fmt.Sprintf("since %q: want milliseconds since 1970", clip(values.Get("since")))}
 	}
 	found := false
-	answer, err := ask(ctx, s.hub, func(t Tracker) (answer status.Series) {
+	answer, err := query(s.hub, func(t Tracker) (answer status.Series) {
 		answer, found = t.Series(values.Get("job"), since)
 		return answer
 	})
@@ -216,13 +215,13 @@ func (s *Server) series(ctx context.Context, view *status.Status, values url.Val
 }
 
 // events are those after a serial.
-func (s *Server) events(ctx context.Context, view *status.Status, values url.Values) (lazy, error) {
+func (s *Server) events(view *status.Status, values url.Values) (lazy, error) {
 	since, err := strconv.ParseUint(cmp.Or(values.Get("since"), "0"), 10, 64)
 	if err != nil {
 		return nil,
 			&refusal{http.StatusBadRequest, fmt.Sprintf("since %q: want the serial of an event", clip(values.Get("since")))}
 	}
-	found, err := ask(ctx, s.hub, func(t Tracker) []status.Event { return t.Events(since) })
+	found, err := query(s.hub, func(t Tracker) []status.Event { return t.Events(since) })
 	if err != nil {
 		return nil, err
 	}

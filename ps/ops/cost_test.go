@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"testing"
+	"time"
 
 	"gradbus/ps/ops/metrics"
 	"gradbus/ps/ops/status/statustest"
@@ -34,7 +35,7 @@ func second(b *testing.B, streams, scrapes int) {
 		b.Fatal(err)
 	}
 	defer s.Close()
-	hub.tracker = tracker // this goroutine is the Hub's
+	hub.now, hub.tracker = func() time.Time { return cluster.Now }, tracker // without the goroutine
 	all := cluster.Second()
 	hub.self = all[0].From
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
@@ -53,7 +54,7 @@ func second(b *testing.B, streams, scrapes int) {
 	}
 	tick := func() *view {
 		for _, h := range all {
-			hub.take(heard{cluster.Now, h.Job, h.From, h.Telemetry, 0})
+			hub.Take(h.Job, h.From, h.Telemetry)
 		}
 		hub.tick(cluster.Now)
 		return hub.latest.Load()

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,7 @@ import (
 	"gradbus/schema"
 )
 
-// Tracker is the part of status.Tracker that a Hub uses. Only the Hub calls it, from one goroutine.
+// Tracker is the part of status.Tracker that a Hub uses. The Hub never calls it twice at once.
 type Tracker interface {
 	// Take is given a report as it was heard, and keeps it.
 	Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Telemetry)
@@ -31,13 +30,6 @@ type Tracker interface {
 }
 
 const (
-	// reportsMax bounds the reports that wait for the Hub: some seconds of the largest jobs. It waits for nothing but the
-	// processor, so a full queue says that the machine is short of that, and the newest report tells most.
-	reportsMax = 1024
-	// reportBytesMax bounds them in bytes of their frames; decoded they take a dozen times that at most.
-	reportBytesMax = 4 << 20
-	// asksMax bounds the questions that wait for the Hub; who asks more waits before the queue.
-	asksMax = 16
 	// tickEvery is the interval of views, and tickSoonest the shortest time between two if urgent reports arrive.
 	tickEvery   = time.Second
 	tickSoonest = 100 * time.Millisecond
@@ -51,65 +43,51 @@ var ErrStarting = errors.New("the ps still starts: ask again in a second")
 // errEnding says that the Hub was closed.
 var errEnding = errors.New("the ps ends")
 
-// Hub owns the Tracker: one goroutine passes it the reports, and makes a view of all jobs once a second, which readers
-// use without a lock. A view is converted to JSON on the first request, once for all readers.
+// Hub owns the Tracker: it adds the reports as they come, and a goroutine makes a view of all jobs once a second, which
+// readers use without a lock. A view is converted to JSON on the first request, once for all readers.
 type Hub struct {
-	log     *slog.Logger
-	reports chan heard
-	asks    chan func(Tracker)
-	self    schema.Member // set before the goroutine starts
-	tracker Tracker       // the goroutine's alone, as is
+	log    *slog.Logger
+	now    func() time.Time // set before the goroutine starts
+	urgent chan struct{}    // has room for one: the next view is due at once
+
+	latest atomic.Pointer[view] // never nil
+	panics atomic.Uint64
+	stop   chan struct{}
+	done   chan struct{}
+
+	mu      sync.Mutex // guards the rest; held for the time of a view at most
+	self    schema.Member
+	tracker Tracker // nil before Start
 	clock   clock
-	now     func() time.Time // set before the goroutine starts
-
-	latest  atomic.Pointer[view] // never nil
-	dropped atomic.Uint64        // reports
-	waiting atomic.Int64         // bytes of those in reports
-	panics  atomic.Uint64
-
-	mu      sync.Mutex // guards the next two
-	started bool
 	closed  bool
-	stop    chan struct{}
-	done    chan struct{}
 }
 
-// heard is a report on its way to the Tracker.
-type heard struct {
-	at   time.Time
-	job  schema.JobName
-	from schema.Member
-	p    *schema.Telemetry
-
-	bytes int64
-}
-
-// NewHub makes a Hub that keeps what it hears until Start. A nil log discards.
+// NewHub returns a Hub that ignores reports until Start. A nil log discards.
 func NewHub(log *slog.Logger) *Hub {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	h := &Hub{log: log, now: time.Now, reports: make(chan heard, reportsMax), asks: make(chan func(Tracker), asksMax),
-		stop: make(chan struct{}), done: make(chan struct{})}
-	h.latest.Store(&view{hub: h, newer: make(chan struct{})})
+	h := &Hub{log: log, now: time.Now, urgent: make(chan struct{}, 1), stop: make(chan struct{}),
+		done: make(chan struct{})}
+	h.latest.Store(&view{newer: make(chan struct{})})
 	return h
 }
 
-// Start begins to make views. self is the ps whose own reports Own keeps. It is called once.
+// Start begins to make views. self is the ps that answers; it logs the problems that concern it.
 func (h *Hub) Start(self schema.Member, tracker Tracker) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.started || h.closed {
+	if h.tracker != nil || h.closed {
 		return
 	}
-	h.started, h.self, h.tracker, h.clock.began = true, self, tracker, h.now()
+	h.self, h.tracker, h.clock.began = self, tracker, h.now()
 	go h.run()
 }
 
 // Close ends the Hub and waits for it. Streams of it end; its last view stays. It may be called again.
 func (h *Hub) Close() {
 	h.mu.Lock()
-	started := h.started
+	started := h.tracker != nil
 	if !h.closed {
 		h.closed = true
 		close(h.stop)
@@ -120,25 +98,24 @@ func (h *Hub) Close() {
 	}
 }
 
-// Take is ps.Options.Telemetry: it keeps p, which must not change afterwards, and never blocks. When the queue is full
-// the oldest report is dropped and counted.
+// Take is ps.Options.Telemetry: it keeps p, which must not change afterwards. It waits for a view that is being made,
+// but never for a reader. The ps bounds and counts the reports that wait for it.
 func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Telemetry) {
-	in := heard{h.now(), job, from, p, int64(p.FrameBytes)}
-	for h.waiting.Add(in.bytes); ; {
-		if h.waiting.Load() <= reportBytesMax || len(h.reports) == 0 {
-			select {
-			case h.reports <- in:
-				return
-			default:
-			}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tracker == nil || h.closed {
+		return
+	}
+	h.safely("take a report of "+string(from), func() {
+		h.tracker.Take(h.clock.at(h.now()), job, from, p)
+		if !h.tracker.Changed() {
+			return
 		}
 		select {
-		case oldest := <-h.reports:
-			h.waiting.Add(-oldest.bytes)
-			h.dropped.Add(1)
+		case h.urgent <- struct{}{}:
 		default:
 		}
-	}
+	})
 }
 
 // Status is the latest view, at most about a second old; nil before the first. It must not be changed.
@@ -148,9 +125,6 @@ func (h *Hub) Status() *status.Status {
 	}
 	return nil
 }
-
-// Dropped counts reports that came faster than they were taken.
-func (h *Hub) Dropped() uint64 { return h.dropped.Load() }
 
 // Age returns the age of Status; 0 before the first.
 func (h *Hub) Age() time.Duration {
@@ -168,28 +142,22 @@ func (h *Hub) run() {
 	defer close(h.done)
 	every := time.NewTimer(untilTick(h.now()))
 	defer every.Stop()
-	soon := time.NewTimer(0) // the first view, of what came before Start, at once
+	soon := time.NewTimer(0) // the first view at once
 	defer soon.Stop()
 	var last time.Time
-	tick := func() {
+	tick := func() time.Time {
 		soon.Stop()
 		last = h.now()
-		h.tick(last)
+		return h.tick(last)
 	}
 	for {
 		select {
 		case <-h.stop:
 			return
-		case p := <-h.reports:
-			h.waiting.Add(-p.bytes)
-			if h.take(p) {
-				soon.Reset(max(0, tickSoonest-h.now().Sub(last)))
-			}
-		case ask := <-h.asks:
-			h.safely("answer a question", func() { ask(h.tracker) })
+		case <-h.urgent:
+			soon.Reset(max(0, tickSoonest-h.now().Sub(last)))
 		case <-every.C:
-			tick()
-			every.Reset(untilNext(h.clock.shown))
+			every.Reset(untilNext(tick()))
 		case <-soon.C:
 			tick()
 		}
@@ -212,21 +180,20 @@ func untilNext(now time.Time) time.Duration {
 	return wait
 }
 
-func (h *Hub) take(in heard) (urgent bool) {
-	h.safely("take a report of "+string(in.from), func() {
-		h.tracker.Take(h.clock.at(in.at), in.job, in.from, in.p)
-		urgent = h.tracker.Changed()
-	})
-	return urgent
-}
-
-// tick makes the next view and wakes all who wait for it.
-func (h *Hub) tick(now time.Time) {
+// tick makes the next view, wakes all readers that wait for it, and returns its time for the Tracker.
+func (h *Hub) tick(now time.Time) (shown time.Time) {
+	h.mu.Lock()
+	shown = h.clock.at(now)
+	var next *view
 	h.safely("make a view", func() {
-		next := &view{hub: h, at: now, update: h.tracker.Tick(h.clock.at(now)), newer: make(chan struct{})}
+		next = &view{at: now, update: h.tracker.Tick(shown), newer: make(chan struct{})}
 		close(h.latest.Swap(next).newer)
-		h.record(&next.update)
 	})
+	h.mu.Unlock()
+	if next != nil { // a log that blocks holds up no report
+		h.record(&next.update)
+	}
+	return shown
 }
 
 // safely keeps a fault of what is only shown from ending training.
@@ -241,40 +208,24 @@ func (h *Hub) safely(what string, do func()) {
 	do()
 }
 
-// ask has f called with the Tracker, between reports, and returns what it returned.
-func ask[T any](ctx context.Context, h *Hub, f func(Tracker) T) (answer T, err error) {
+// query returns what f returns of the Tracker, between reports.
+func query[T any](h *Hub, f func(Tracker) T) (answer T, err error) {
 	if !h.latest.Load().made() {
 		return answer, ErrStarting
 	}
-	answers := make(chan T, 1) // so that the sender does not block if the receiver has given up
-	question := func(t Tracker) {
-		defer close(answers) // without an answer, where the Tracker failed
-		answers <- f(t)
-	}
-	select {
-	case h.asks <- question:
-	case <-h.stop:
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
 		return answer, errEnding
-	case <-ctx.Done():
-		return answer, fmt.Errorf("wait for the status: %w", ctx.Err())
 	}
-	select {
-	case answer, ok := <-answers:
-		if !ok {
-			return answer, errors.New("the status failed: see the log of the ps")
-		}
-		return answer, nil
-	case <-h.stop:
-		return answer, errEnding
-	case <-ctx.Done():
-		return answer, fmt.Errorf("wait for the status: %w", ctx.Err())
-	}
+	err = errors.New("the status failed: see the log of the ps")
+	h.safely("answer a query", func() { answer, err = f(h.tracker), nil })
+	return answer, err
 }
 
 // view is one update of the status, and what becomes of it for those who look: each form is made when the first asks
 // for it, and shared by all. It is immutable but for that.
 type view struct {
-	hub    *Hub
 	at     time.Time
 	update status.Update
 	newer  chan struct{} // closed when there is a newer one

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"gradbus/internal/testkit"
-	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -35,14 +33,14 @@ func TestHubTicks(t *testing.T) {
 			t.Fatalf("%d ticks at the start", n)
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
-		if n := ticks(); n != 11 || f.takes != 1 {
+		if n := ticks(); n != 11 || f.takes != 0 {
 			t.Fatalf("%d ticks and %d reports after 10 s", n, f.takes)
 		}
 		for range 1000 {
 			h.Take("packages", "t0", &schema.Telemetry{})
 			time.Sleep(time.Millisecond)
 		}
-		if n := ticks(); n != 12 || f.takes != 1001 {
+		if n := ticks(); n != 12 || f.takes != 1000 {
 			t.Fatalf("%d ticks and %d reports after 11 s", n, f.takes)
 		}
 		time.Sleep(700 * time.Millisecond)
@@ -147,52 +145,6 @@ func TestHubHasOneClock(t *testing.T) {
 	})
 }
 
-// What comes faster than it is taken pushes out the oldest, and is counted; nobody waits.
-func TestHubDropsTheOldest(t *testing.T) {
-	t.Parallel()
-	h := NewHub(nil)
-	for serial := range uint64(reportsMax + 10) {
-		h.Take("packages", "t0", &schema.Telemetry{Serial: serial})
-	}
-	if n := h.Dropped(); n != 10 {
-		t.Errorf("%d dropped", n)
-	}
-	if first := <-h.reports; first.p.Serial != 10 || len(h.reports) != reportsMax-1 {
-		t.Errorf("first %d, %d wait", first.p.Serial, len(h.reports))
-	}
-	h.Close()
-	h.Start("p-p1", &fake{}) // after the end: nothing
-}
-
-// Reports that wait are bounded in bytes, too: large ones push out the oldest, and one that is larger than all may be
-// is alone.
-func TestHubBoundsBytes(t *testing.T) {
-	t.Parallel()
-	h := NewHub(nil)
-	large := &schema.Telemetry{FrameBytes: 1 << 20}
-	for range 100 {
-		h.Take("packages", "t0", large)
-	}
-	if n, most := len(h.reports), reportBytesMax>>20; n > most || n < most-1 || h.Dropped() != uint64(100-n) {
-		t.Errorf("%d of 1 MiB wait, and %d were dropped", n, h.Dropped())
-	}
-	h.Take("packages", "t0", &schema.Telemetry{FrameBytes: reportBytesMax})
-	if n := len(h.reports); n != 1 || h.waiting.Load() < reportBytesMax {
-		t.Errorf("%d wait, of %d bytes", n, h.waiting.Load())
-	}
-	for range reportsMax {
-		h.Take("packages", "t0", &schema.Telemetry{})
-	}
-	f := &fake{}
-	h.Start("p-p1", f)
-	defer h.Close()
-	for deadline := time.Now().Add(time.Minute); h.waiting.Load() != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes wait though none does", h.waiting.Load())
-		}
-	}
-}
-
 // A Tracker that panics ends nothing, and works again when it does not.
 func TestHubSurvivesTheTracker(t *testing.T) {
 	t.Parallel()
@@ -217,43 +169,31 @@ func TestOldViewsAreNotReady(t *testing.T) {
 	h := NewHub(nil)
 	s := &Server{hub: h, limits: limits{}.withDefaults()}
 	for old, want := range map[time.Duration]bool{0: true, s.limits.aliveTime + time.Millisecond: false} {
-		h.latest.Store(&view{hub: h, at: time.Now().Add(-old), newer: make(chan struct{})})
+		h.latest.Store(&view{at: time.Now().Add(-old), newer: make(chan struct{})})
 		if at := slices.IndexFunc(s.checks(), func(c Check) bool { return c.Name == "status" && c.OK == want }); at < 0 {
 			t.Errorf("a view of %s ago: %+v", old, s.checks())
 		}
 	}
 }
 
-func TestAskEnds(t *testing.T) {
+// A query is answered between the first view and the end.
+func TestQuery(t *testing.T) {
 	t.Parallel()
 	h := NewHub(nil)
-	if _, err := ask(t.Context(), h, func(Tracker) int { return 1 }); !errors.Is(err, ErrStarting) {
+	seven := func(Tracker) int { return 7 }
+	if _, err := query(h, seven); !errors.Is(err, ErrStarting) {
 		t.Errorf("before the start: %v", err)
 	}
 	f := &fake{}
 	h.Start("p-p1", f)
 	eventually(t, "a view", func() bool { return h.Status() != nil })
-	if n, err := ask(t.Context(), h, func(Tracker) int { return 7 }); n != 7 || err != nil {
+	if n, err := query(h, seven); n != 7 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	// While the Tracker is busy, whoever asks may give up.
-	begun, go_ := make(chan struct{}), make(chan struct{})
-	busy := make(chan struct{})
-	go func() {
-		defer close(busy)
-		_, _ = ask(context.Background(), h, func(Tracker) int { close(begun); <-go_; return 0 })
-	}()
-	<-begun
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := ask(ctx, h, func(Tracker) []status.Event { return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("given up: %v", err)
-	}
-	close(go_)
-	<-busy
 	h.Close()
 	h.Close()
-	if _, err := ask(t.Context(), h, func(Tracker) int { return 1 }); err == nil {
-		t.Error("an answer after the end")
+	h.Take("packages", "t0", &schema.Telemetry{})
+	if _, err := query(h, seven); !errors.Is(err, errEnding) || f.takes != 0 {
+		t.Errorf("after the end: %v, %d reports", err, f.takes)
 	}
 }

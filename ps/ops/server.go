@@ -2,8 +2,8 @@
 //
 // # What is where
 //
-//   - Hub (hub.go) owns the status: one goroutine takes reports out of a bounded queue and makes a view of all jobs
-//     once a second, or at once when what is first on the page has changed.
+//   - Hub (hub.go) owns the status: it adds reports as they come, and makes a view of all jobs once a second, or at once
+//     after an urgent report.
 //   - Server (server.go) is the listeners, with a bound of connections, and Go's pprof and what NATS says of its server,
 //     each on a listener of its own. guard.go says who may ask.
 //   - api.go answers below /api/v1/, sends the stream of updates, and has /healthz, /readyz, the page and its runbooks.
@@ -301,7 +301,6 @@ type Stats struct {
 	ConnectionsEnded uint64 // to make room for others
 	RequestsRefused  uint64 // by the rules of guard.go, the token, or for want of room
 	Faults           uint64 // that net/http logged
-	ReportsDropped   uint64 // by the Hub
 	OverviewFaults   uint64 // panics of the Tracker
 }
 
@@ -310,7 +309,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Connections: s.conns.count(), Streams: int(s.streams.Load()), Requests: s.asked.Load(),
 		UpdatesMissed: s.missed.Load(), ConnectionsEnded: s.conns.ended.Load(),
-		RequestsRefused: s.refused.Load(), Faults: s.faults.Load(), ReportsDropped: s.hub.dropped.Load(),
+		RequestsRefused: s.refused.Load(), Faults: s.faults.Load(),
 		OverviewFaults: s.hub.panics.Load(),
 	}
 }

@@ -95,13 +95,12 @@ func (d *Display) Close() {
 	}
 }
 
-// reportsDropped counts the reports that the ps held back, and those that found no room on their way to the page.
+// reportsDropped counts the reports that came faster than the page took them.
 func (d *Display) reportsDropped() uint64 {
-	n := d.hub.Dropped()
 	if server := d.of.Load(); server != nil {
-		n += server.ReportsDropped()
+		return server.ReportsDropped()
 	}
-	return n
+	return 0
 }
 
 func (d *Display) nats(page string, parameters url.Values) ([]byte, error) {
