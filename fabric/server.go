@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -321,18 +320,6 @@ func openNames(nats *server.Server) []string {
 	return slices.Clip(slices.Compact(names)) // shared: appending must not overwrite it
 }
 
-// connections asks the server for its connections while the door writes nothing to any of them.
-func (s *Server) connections(options server.ConnzOptions) (*server.Connz, error) {
-	s.mu.Lock()
-	nats, door := s.nats, s.door
-	s.mu.Unlock()
-	if door != nil {
-		door.mu.Lock()
-		defer door.mu.Unlock()
-	}
-	return nats.Connz(&options)
-}
-
 // Faded lists the names of connections that the server gave up because they sent nothing or accepted nothing, and that
 // were not closed otherwise since: their members may be cut off rather than gone. It examines the last closedMax
 // connections that have ended, when Clients does.
@@ -540,65 +527,6 @@ func (l *serverLog) fatal() error {
 
 func (l *serverLog) Debugf(string, ...any) {}
 func (l *serverLog) Tracef(string, ...any) {}
-
-// MonitoringPages lists the pages of NATS's own monitoring that Server.Monitoring returns, each with its parameters,
-// which have their meaning in nats-server. Pages about the process rather than about NATS are omitted.
-var MonitoringPages = map[string][]string{
-	"varz": nil, "jsz": nil, "connz": {"subs", "offset", "limit", "sort", "state"}, "subsz": {"subs", "offset", "limit"},
-}
-
-// Monitoring returns a page of NATS's own monitoring, as JSON. It costs as much as Clients, and more with
-// subscriptions. Errors: an unknown page or value; a server on a Bus, which has none.
-func (s *Server) Monitoring(page string, parameters url.Values) (text []byte, err error) {
-	if s.bus != nil {
-		return nil, errors.New("the server of this process is not NATS")
-	}
-	var offset, limit int
-	var subs bool
-	err = cmp.Or(number(parameters, "offset", &offset), number(parameters, "limit", &limit))
-	detail := parameters.Get("subs") == "detail"
-	if given := parameters.Get("subs"); given != "" && !detail && err == nil {
-		if subs, err = strconv.ParseBool(given); err != nil {
-			err = fmt.Errorf("subs %q: want 1, 0 or detail", clip(given))
-		}
-	}
-	state, known := map[string]server.ConnState{"": server.ConnOpen, "open": server.ConnOpen, "closed": server.ConnClosed,
-		"all": server.ConnAll}[parameters.Get("state")]
-	if !known && err == nil {
-		err = fmt.Errorf("state %q: want open, closed or all", clip(parameters.Get("state")))
-	}
-	if err != nil {
-		return nil, err
-	}
-	var found any
-	switch page {
-	case "varz":
-		found, err = s.serving().Varz(nil)
-	case "jsz":
-		found, err = s.serving().Jsz(nil)
-	case "connz":
-		found, err = s.connections(server.ConnzOptions{Subscriptions: subs, SubscriptionsDetail: detail, Offset: offset,
-			Limit: limit, Sort: server.SortOpt(parameters.Get("sort")), State: state})
-	case "subsz":
-		found, err = s.serving().Subsz(&server.SubszOptions{Subscriptions: subs || detail, Offset: offset, Limit: limit})
-	default:
-		err = fmt.Errorf("no page %q of NATS's monitoring", clip(page))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return json.MarshalIndent(found, "", "  ")
-}
-
-// number reads an optional numeric parameter.
-func number(parameters url.Values, name string, to *int) (err error) {
-	if text := parameters.Get(name); text != "" {
-		if *to, err = strconv.Atoi(text); err != nil || *to < 0 {
-			return fmt.Errorf("%s %q: want a number, 0 or more", name, clip(text))
-		}
-	}
-	return nil
-}
 
 // ServiceConfig describes a program to tools that look for services at a NATS server.
 type ServiceConfig struct {

@@ -3,7 +3,6 @@ package fabric
 import (
 	"errors"
 	"net"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,44 +81,6 @@ func TestServerCloseTwice(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	server.Close()
 	server.Close()
-}
-
-// NATS's own monitoring is given by calls; the server opens no port for it.
-func TestMonitoring(t *testing.T) {
-	server := startServer(t, ServerConfig{JetStream: true})
-	conn := dial(t, Config{URL: server.URL(), Name: "demo/t0"})
-	if err := conn.Subscribe("gradbus.v1.demo.>", func(Message) {}); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ page, query, want string }{
-		{"varz", "", `"http_port": 0`}, {"connz", "", `"name": "demo/t0"`}, {"connz", "subs=1&limit=9", `"subscriptions_list"`},
-		{"connz", "subs=detail", `"subscriptions_list_detail"`}, {"connz", "state=closed&sort=stop", `"num_connections": 0`},
-		{"subsz", "subs=1&offset=0", `"subscriptions_list"`}, {"jsz", "", `"max_memory"`},
-	} {
-		query, err := url.ParseQuery(c.query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name := range query {
-			if !slices.Contains(MonitoringPages[c.page], name) {
-				t.Errorf("%s: its parameter %s is not listed", c.page, name)
-			}
-		}
-		if text, err := server.Monitoring(c.page, query); err != nil || !strings.Contains(string(text), c.want) {
-			t.Errorf("%s?%s: %v, want %s in %s", c.page, c.query, err, c.want, text)
-		}
-	}
-	for _, c := range []struct{ page, name, value string }{
-		{"stacksz", "", ""}, {"connz", "limit", "-1"}, {"connz", "offset", "x"}, {"connz", "subs", "many"},
-		{"connz", "state", "odd"}, {"connz", "sort", "odd"},
-	} {
-		if text, err := server.Monitoring(c.page, url.Values{c.name: {c.value}}); err == nil {
-			t.Errorf("%s?%s=%s: %s, want an error", c.page, c.name, c.value, text)
-		}
-	}
 }
 
 // A server whose folder for temporary files is full says so, and not that its address is wrong.

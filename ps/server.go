@@ -338,11 +338,6 @@ func (s *Server) ReportsDropped() uint64 { return s.counters.reportsDropped.Load
 // URL is where trainers on this machine find the server.
 func (s *Server) URL() string { return s.nats.URL() }
 
-// NATSMonitoring is a page of the embedded NATS server's own monitoring, as fabric.Server.Monitoring has it.
-func (s *Server) NATSMonitoring(page string, parameters url.Values) ([]byte, error) {
-	return s.nats.Monitoring(page, parameters)
-}
-
 // JoinURL is where trainers join jobs: the control server, where that is another one, else this ps as others find it.
 // It has no password.
 func (s *Server) JoinURL() string {

@@ -56,7 +56,6 @@ func TestServeFlags(t *testing.T) {
 		"control-token-file": flagwalk.Held("ps.TestPeersHaveATokenOfTheirOwn"),
 		"nats-creds":         flagwalk.Refused("none", "want that with it"),
 		"nats-ca":            flagwalk.Fails(authority.File, "want them only with nats"),
-		"nats-monitor":       flagwalk.Held("ps/ops.TestNATSMonitoring"),
 		"advertise":          flagwalk.Held("ps.TestAnnouncedAddress"),
 		"peer":               flagwalk.Fails("nats://127.0.0.1:1", "want replicas 1 with it"), "id": flagwalk.Set("other"),
 		"replicas": {Value: "1", Fails: "want it with nats"},

@@ -23,7 +23,6 @@ type pageFlags struct {
 	certFile, keyFile string
 	insecure          bool
 	portFile, pprof   string
-	natsMonitor       string
 	anyPort           bool // the port is the default, not asked for
 }
 
@@ -43,8 +42,6 @@ func (f *pageFlags) add(c *cobra.Command) {
 		"allow --http beyond loopback without token and TLS: any client sees all jobs")
 	set.StringVar(&f.portFile, "http-port-file", "",
 		"`PATH`: write the page's address to this file when the server is ready")
-	set.StringVar(&f.natsMonitor, "nats-monitor", "",
-		"`HOST:PORT`: loopback address of the embedded NATS server's monitoring, for example 127.0.0.1:8222")
 	set.StringVar(&f.pprof, "pprof", "", "`HOST:PORT`: loopback address of Go's profiles, for example 127.0.0.1:6060")
 }
 
@@ -56,17 +53,15 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger, secrets secrets,
 		if f.portFile != "" {
 			return nil, fmt.Errorf("http-port-file %s: there is no page with http off", f.portFile)
 		}
-		for flag, at := range map[string]string{"pprof": f.pprof, "nats-monitor": f.natsMonitor} {
-			if at != "" {
-				return nil, fmt.Errorf("%s %s: it is served beside a page, and there is none with http off: want http "+
-					"127.0.0.1:0, for example", flag, at)
-			}
+		if f.pprof != "" {
+			return nil, fmt.Errorf("pprof %s: it is served beside a page, and there is none with http off: want http "+
+				"127.0.0.1:0, for example", f.pprof)
 		}
 		return nil, nil
 	}
 	return display.Open(ctx, ops.Config{Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Machine: machine,
 		Token: secrets.page, MetricsToken: secrets.metrics, CertFile: f.certFile, KeyFile: f.keyFile, Insecure: f.insecure,
-		Pprof: f.pprof, Monitor: f.natsMonitor, Log: log})
+		Pprof: f.pprof, Log: log})
 }
 
 // names are those in a list with commas.

@@ -48,30 +48,3 @@ func TestPageAnswersToNamesOfTheMachine(t *testing.T) {
 		t.Errorf("a foreign host: status %d", status)
 	}
 }
-
-// What the embedded NATS server says of itself has the page's guard.
-func TestNATSMonitorHasTheGuardOfThePage(t *testing.T) {
-	s := &served{t: t}
-	s.start("--nats-monitor", "127.0.0.1:0")
-	defer s.stop()
-	_, line, _ := strings.Cut(s.log.String(), `msg="NATS monitoring"`)
-	_, at, _ := strings.Cut(line, "url=")
-	at, _, _ = strings.Cut(at, "\n")
-	for host, want := range map[string]int{"localhost": http.StatusOK, "evil.example": http.StatusForbidden} {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", strings.Replace(at, "/varz", "/connz?subs=1", 1), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Host = host
-		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		if err != nil || answer.StatusCode != want || strings.Contains(string(text), "gradbus.v1.") != (want == 200) ||
-			answer.Header.Get("Access-Control-Allow-Origin") != "" {
-			t.Errorf("host %s: %v, status %d, headers %v: %s", host, err, answer.StatusCode, answer.Header, text)
-		}
-	}
-}

@@ -4,8 +4,7 @@
 //
 //   - Hub (hub.go) owns the status: it adds reports as they come, and makes a view of all jobs once a second, or at once
 //     after an urgent report.
-//   - Server (server.go) is the listeners, with a bound of connections, and Go's pprof and what NATS says of its server,
-//     each on a listener of its own. guard.go says who may ask.
+//   - Server (server.go) is the listeners, with a bound of connections, and Go's pprof on a listener of its own. guard.go says who may ask.
 //   - api.go answers below /api/v1/, sends the stream of updates, and has /healthz, /readyz, the page and its runbooks.
 //
 // # What looking costs
@@ -46,7 +45,6 @@ import (
 	"io/fs"
 	"log"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -120,12 +118,14 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	sides, err := s.listenSides()
-	if err != nil {
-		listener.Close()
-		return nil, err
+	var profiles net.Listener
+	if config.Pprof != "" {
+		if profiles, err = net.Listen("tcp", config.Pprof); err != nil {
+			listener.Close()
+			return nil, taken("pprof", config.Pprof, "choose another with --pprof", err)
+		}
 	}
-	s.begin(ctx, listener, sides, secure)
+	s.begin(ctx, listener, profiles, secure)
 	return s, nil
 }
 
@@ -184,7 +184,7 @@ func taken(flag, at, instead string, err error) error {
 	return fmt.Errorf("%s %s: %w", flag, at, err)
 }
 
-func (s *Server) begin(ctx context.Context, listener net.Listener, sides []*side, secure *certificate.File) {
+func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, secure *certificate.File) {
 	s.conns = bounded(listener, s.limits.connectionsMax)
 	scheme := "http"
 	if secure != nil {
@@ -201,13 +201,11 @@ func (s *Server) begin(ctx context.Context, listener net.Listener, sides []*side
 		over = tls.NewListener(s.conns, page.TLSConfig)
 	}
 	s.serve(page, over, "page")
-	for _, one := range sides {
-		h := s.server(ctx, one.handler(s))
-		if one.endless {
-			h.WriteTimeout = 0
-		}
-		s.serve(h, bounded(one.listener, sideConnectionsMax), one.what)
-		s.log.Info(one.what, "url", "http://"+one.listener.Addr().String()+one.path)
+	if profiles != nil {
+		h := s.server(ctx, s.profiles())
+		h.WriteTimeout = 0 // a profile takes as long as the client asks for
+		s.serve(h, bounded(profiles, profilesConnectionsMax), "profiles")
+		s.log.Info("profiles", "url", "http://"+profiles.Addr().String()+"/debug/pprof/")
 	}
 	watched := make(chan struct{})
 	s.unwatch = context.AfterFunc(ctx, func() {
@@ -375,8 +373,6 @@ type Config struct {
 	Insecure bool
 	// Pprof (pprof) is the loopback host:port of Go's profiles. Empty means none.
 	Pprof string
-	// Monitor (nats-monitor) is the loopback host:port of what NATS says. Empty means none.
-	Monitor string
 
 	// Hub makes what is shown. It outlives the Server, and is its maker's to close.
 	Hub *Hub
@@ -386,10 +382,6 @@ type Config struct {
 	Runbooks string
 	// Metrics answers /metrics; nil is none.
 	Metrics http.Handler
-	// NATS gives a page of NATS's monitoring, as JSON; NATSPages are all of them, with their parameters. An error says
-	// what is wrong with these, or ErrStarting.
-	NATS      func(page string, parameters url.Values) ([]byte, error)
-	NATSPages map[string][]string
 	// Alive is when the control loop of the ps last turned; zero before it does. It must not block.
 	Alive func() time.Time
 	// Checks returns the checks that must pass for the ps to be ready. It must not block.
@@ -474,10 +466,10 @@ func (c Config) Validate() error {
 		check(hostName(h) != "" && !strings.ContainsAny(h, "/*@ "),
 			"http-host %q: want a name or an address, without scheme and port", h)
 	}
-	for _, side := range c.sides() {
-		host, _, err := net.SplitHostPort(side.at)
-		check(err == nil && isLoopback(host), "%s %q: want host:port of this machine alone, for example %s", side.flag,
-			side.at, side.example)
+	if c.Pprof != "" {
+		host, _, err := net.SplitHostPort(c.Pprof)
+		check(err == nil && isLoopback(host), "pprof %q: want host:port of this machine alone, for example 127.0.0.1:6060",
+			c.Pprof)
 	}
 	check(c.Hub != nil, "no hub")
 	if len(wrong) > 0 {
@@ -492,42 +484,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// sideConnectionsMax bounds the connections of a side listener.
-const sideConnectionsMax = 16
-
-// side is a listener beside that of the page, which this machine alone reaches. It has the page's rules and token.
-type side struct {
-	flag, at, example string
-	what, path        string // as the log says it
-	handler           func(*Server) http.Handler
-	endless           bool // an answer takes as long as its asker says
-
-	listener net.Listener
-}
-
-// sides are those that are asked for.
-func (c *Config) sides() []*side {
-	return slices.DeleteFunc([]*side{
-		{flag: "pprof", at: c.Pprof, example: "127.0.0.1:6060", what: "profiles", path: "/debug/pprof/",
-			handler: (*Server).profiles, endless: true},
-		{flag: "nats-monitor", at: c.Monitor, example: "127.0.0.1:8222", what: "NATS monitoring", path: "/varz",
-			handler: (*Server).monitoring},
-	}, func(s *side) bool { return s.at == "" })
-}
-
-// listenSides opens all, or none.
-func (s *Server) listenSides() (sides []*side, err error) {
-	sides = s.config.sides()
-	for i, one := range sides {
-		if one.listener, err = net.Listen("tcp", one.at); err != nil {
-			for _, opened := range sides[:i] {
-				opened.listener.Close()
-			}
-			return nil, taken(one.flag, one.at, "choose another with --"+one.flag, err)
-		}
-	}
-	return sides, nil
-}
+// profilesConnectionsMax bounds the connections of the listener for profiles.
+const profilesConnectionsMax = 16
 
 // profiles are Go's own, under names of this machine only. The command line, which pprof would show too, may hold
 // secrets.
@@ -538,33 +496,6 @@ func (s *Server) profiles() http.Handler {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	return s.guarded(newGuard(Config{Listen: s.config.Pprof}, nil), mux)
-}
-
-// monitoring serves the monitoring pages of the NATS server. NATS's own server would serve them to pages of all sites,
-// with the stacks and the command line of the process.
-func (s *Server) monitoring() http.Handler {
-	mux := http.NewServeMux()
-	for page, known := range s.config.NATSPages {
-		mux.HandleFunc("/"+page, func(w http.ResponseWriter, r *http.Request) {
-			if values, ok := s.parameters(w, r, known...); ok {
-				s.answer(w, r, func() ([]byte, error) {
-					text, err := s.config.NATS(page, values)
-					switch {
-					case errors.Is(err, ErrStarting):
-						err = &refusal{http.StatusServiceUnavailable, err.Error()}
-					case err != nil:
-						err = &refusal{http.StatusBadRequest, err.Error()}
-					}
-					return text, err
-				})
-			}
-		})
-	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no %q here: there are /%s", clip(r.URL.Path),
-			strings.Join(slices.Sorted(maps.Keys(s.config.NATSPages)), ", /")))
-	})
-	return s.guarded(s.guard, mux)
 }
 
 // connections is a listener that bounds the connections that are open, and never turns a new one away: one more ends

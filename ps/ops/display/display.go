@@ -4,13 +4,11 @@ package display
 
 import (
 	"context"
-	"net/url"
 	"sync/atomic"
 	"time"
 
 	"gradbus"
 	"gradbus/docs"
-	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/ps"
 	"gradbus/ps/ops"
@@ -45,7 +43,6 @@ func Open(ctx context.Context, c ops.Config) (*Display, error) {
 	var err error
 	c.Hub, c.Page, c.Runbooks, c.Metrics = d.hub, page.Files, process.AsInvoked(docs.Runbooks()), exporter
 	c.Machine = append(c.Machine, process.HostNames()...)
-	c.NATS, c.NATSPages = d.nats, fabric.MonitoringPages
 	c.Alive, c.Checks = d.alive, d.checks
 	d.config = c
 	if d.server, err = ops.Start(ctx, c); err != nil {
@@ -101,14 +98,6 @@ func (d *Display) reportsDropped() uint64 {
 		return server.ReportsDropped()
 	}
 	return 0
-}
-
-func (d *Display) nats(page string, parameters url.Values) ([]byte, error) {
-	server := d.of.Load()
-	if server == nil {
-		return nil, ops.ErrStarting
-	}
-	return server.NATSMonitoring(page, parameters)
 }
 
 func (d *Display) alive() time.Time {
