@@ -87,6 +87,7 @@ var errAgain = errors.New("changed meanwhile")
 func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisition, error) {
 	job := q.job
 	none := acquisition{job: job}
+	r.bindDecisions()
 	err := r.writeLease(ctx)
 	if err == nil {
 		err = r.settle(ctx)
@@ -151,21 +152,52 @@ func mayTake(voters []schema.Voter, follower uint64, ended bool) bool {
 // isKnownToHaveEnded reports whether the coordinator of a job is known to have ended: its process was seen to, a ps was
 // started again with its id, or an operator says so.
 func (r *registry) isKnownToHaveEnded(announced []leaseRecord, name schema.JobName, of *jobRecord) bool {
+	return of.Incarnation == r.self.Incarnation || r.hasGone(of.Incarnation) || r.isDecided(name, of.RunID) ||
+		slices.ContainsFunc(announced, func(a leaseRecord) bool {
+			return a.ID == of.Coordinator && a.Incarnation != of.Incarnation
+		})
+}
+
+// decision is an operator's word that the coordinator of a run has ended. It says nothing about later runs of the job.
+type decision struct {
+	at  time.Time
+	run schema.RunID // 0: the registry's goroutine has not looked yet which run the record has
+}
+
+// isDecided reports whether an operator said lately that the coordinator of a run has ended.
+func (r *registry) isDecided(name schema.JobName, run schema.RunID) bool {
 	r.mu.Lock()
-	at, decided := r.decided[name]
-	r.mu.Unlock()
-	return of.Incarnation == r.self.Incarnation || r.hasGone(of.Incarnation) ||
-		decided && r.now().Sub(at) < resumeWindow || slices.ContainsFunc(announced, func(a leaseRecord) bool {
-		return a.ID == of.Coordinator && a.Incarnation != of.Incarnation
-	})
+	defer r.mu.Unlock()
+	d, ok := r.decided[name]
+	return ok && d.run == run && r.now().Sub(d.at) < resumeWindow
 }
 
 // decide notes that an operator says that the coordinator of a job has ended.
 func (r *registry) decide(name schema.JobName) {
 	r.mu.Lock()
+	r.decided[name] = decision{at: r.now()}
+	maps.DeleteFunc(r.decided, func(_ schema.JobName, d decision) bool { return r.now().Sub(d.at) > resumeWindow })
+	r.mu.Unlock()
+	nudge(r.wake)
+}
+
+// bindDecisions has new decisions be about the runs that the records have now, of jobs whose coordinators are not
+// announced.
+func (r *registry) bindDecisions() {
+	runs, announced := map[schema.JobName]schema.RunID{}, r.list()
+	for _, e := range r.records.All() {
+		var there jobRecord
+		if json.Unmarshal(e.Value, &there) == nil && !r.alive(announced, e) {
+			runs[schema.JobName(e.Key)] = there.RunID
+		}
+	}
+	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.decided[name] = r.now()
-	maps.DeleteFunc(r.decided, func(_ schema.JobName, at time.Time) bool { return r.now().Sub(at) > resumeWindow })
+	for name, d := range r.decided {
+		if d.run == 0 {
+			r.decided[name] = decision{d.at, runs[name]}
+		}
+	}
 }
 
 // waits says what a job waits for whose coordinator is not announced, and what decides without it.

@@ -51,6 +51,7 @@ func TestRecordsAreTakenWithAVoter(t *testing.T) {
 		for {
 			select {
 			case <-old.news:
+			case <-next.news:
 			case <-t.Context().Done():
 				return
 			}
@@ -69,7 +70,11 @@ func TestRecordsAreTakenWithAVoter(t *testing.T) {
 			}
 		}
 	}
-	next.decide("decided")
+	third := open("third", 3)
+	for _, r := range []*registry{next, third} {
+		r.decide("decided")
+		r.bindDecisions()
+	}
 	next.gone(1)
 	for _, name := range []string{"seen-to-end", "decided"} {
 		if take(next, name, 0).record == nil {
@@ -83,6 +88,13 @@ func TestRecordsAreTakenWithAVoter(t *testing.T) {
 	old.note(recordChange{name: "follows", run: old.own["follows"].record.RunID, voters: []schema.Voter{}})
 	if old.recordNoted(context.WithoutCancel(t.Context())); old.own["follows"] != nil {
 		t.Error("the old coordinator changes its voters, though another ps has the job")
+	}
+	next.note(recordChange{name: "decided", run: next.own["decided"].record.RunID, voters: []schema.Voter{}})
+	next.recordNoted(t.Context())
+	must(t, next.servers.Delete(t.Context(), "next", next.revision))
+	must(t, third.leases.Reach(t.Context(), next.revision+1))
+	if take(third, "decided", 0).waits == "" {
+		t.Error("what an operator said of one run is taken for a later one")
 	}
 }
 

@@ -62,7 +62,7 @@ func newControlLoop(s *Server) *controlLoop {
 		server: s, inbox: newInbox(s), shards: newShardHost(s, done), found: make(chan foundJob),
 		processes: newProcessWatcher(s.process, done), ends: make(chan schema.RunID), changed: make(chan struct{}, 1),
 		completed: make(chan completedJob), done: done, drains: make(chan chan struct{}), shutting: make(chan struct{}),
-		jobs: jobTable{}, successor: successor{yielded: map[schema.JobName]time.Time{}},
+		jobs: jobTable{}, successor: successor{yielded: map[schema.JobName]yield{}},
 	}
 	l.snapshot.Store(&Stats{})
 	return l
@@ -347,7 +347,7 @@ func (l *controlLoop) free(j *job) {
 func (l *controlLoop) runEnded(j *job, outcome *coordinator.Outcome) {
 	folder, failed := &l.server.folder, outcome.Failed
 	if failed != nil && outcome.LacksQuorum {
-		l.successor.yielded[j.name] = l.server.now()
+		l.successor.yielded[j.name] = yield{l.server.now(), l.successor.last}
 	}
 	switch {
 	case j.notSaved != "":

@@ -256,8 +256,8 @@ func (l *controlLoop) settleOffers(j *job) {
 			<-writing
 		}
 		f.located, f.refused = l.server.locate(&f.acquisition, f.offers)
-		if f.refused == nil && f.located.fromReplica() {
-			f.refused = l.server.placeReplicas(&f, heard)
+		if f.refused == nil {
+			f.refused = l.server.placeRun(&f, heard)
 		}
 		select {
 		case l.found <- f:

@@ -470,9 +470,12 @@ func (l *controlLoop) look(n registryNews) {
 		}
 		return
 	}
-	if j := l.jobs.of(n.stolen); n.stolen != "" && j != nil {
-		l.carryOut(j, j.coordinator.Fail(schema.Coordinator,
-			"another ps has taken the record of the job, while this one did not reach the control server"))
+	if n.stolen != "" {
+		if j := l.jobs.of(n.stolen); j != nil {
+			l.carryOut(j, j.coordinator.Fail(schema.Coordinator,
+				"another ps has taken the record of the job, while this one did not reach the control server"))
+		}
+		return
 	}
 	holders := n.servers // of replicas, if they say so
 	if !l.server.config.grouped() {

@@ -119,8 +119,8 @@ type registry struct {
 	over []overJob     // jobs that have ended, at most as many as there may be
 	// noted is what is to be written into records of jobs
 	noted map[schema.JobName]recordChange
-	// decided is when operators said that the coordinators of jobs have ended
-	decided map[schema.JobName]time.Time
+	// decided is what operators said of the coordinators of jobs
+	decided map[schema.JobName]decision
 	// what ps drew at their starts whose processes were seen to end, the latest last, at most endedMax: what they
 	// announced holds no more
 	ended []uint64
@@ -162,7 +162,7 @@ func newRegistry(control *fabric.Control, self leaseRecord, lease time.Duration,
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{},
 		dead: map[string]deadJob{},
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), now: time.Now,
-		noted: map[schema.JobName]recordChange{}, decided: map[schema.JobName]time.Time{},
+		noted: map[schema.JobName]recordChange{}, decided: map[schema.JobName]decision{},
 	}
 }
 
@@ -315,6 +315,7 @@ func (r *registry) run(ctx context.Context) {
 		case q := <-r.assigns:
 			r.answer(ctx, q)
 		case <-r.wake:
+			r.bindDecisions()
 			r.dropAll(ctx)
 			r.recordNoted(ctx)
 		case <-ticker.C:

@@ -19,6 +19,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		return schema.Refuse(schema.ReasonUnknownSender, "%s wants to stand by, and is no ps", m.from)
 	}
 	is := l.successor.is
+	job, mayFollow := l.successor.mayFollow(m.from, l.jobs)
 	switch {
 	case l.server.config.grouped():
 		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
@@ -28,9 +29,15 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
 			Text: fmt.Sprintf("ps %s on %s stands by already", is.member.ServerID(), is.host)}})
 		return nil
+	case !mayFollow:
+		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
+			Text: fmt.Sprintf("ps %s stood by before, is not heard, and may have continued job %s. If it has ended: %s "+
+				"takeover %s", l.successor.last.ServerID(), job, process.Invoked("ps"), job)}})
+		return nil
 	case f.Leaving:
 		if is != nil && is.member == m.from {
 			l.unfollow("has left")
+			l.successor.last = ""
 			for _, j := range l.jobs.coordinated() {
 				j.coordinator.StandsBy("")
 			}
@@ -39,7 +46,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	case is == nil || is.member != m.from || is.drawn != f.Incarnation:
 		l.unfollow("was started anew")
 		is = &follower{member: m.from, drawn: f.Incarnation, host: f.Host}
-		l.successor.is, l.successor.gone = is, ""
+		l.successor.is, l.successor.gone, l.successor.last = is, "", m.from
 		l.server.log.Info("a ps stands by", "server", m.from.ServerID(), "host", f.Host, "url", f.URL)
 	}
 	is.url = f.URL
@@ -63,7 +70,7 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 		return
 	}
 	if j := l.jobs.of(over.Job); j != nil && j.run == over.Run {
-		l.successor.yielded[over.Job] = l.server.now()
+		l.successor.yielded[over.Job] = yield{l.server.now(), l.successor.is.member}
 		l.carryOut(j, j.coordinator.Restart("", l.successor.is.member,
 			"this ps was out of reach, and ps "+l.successor.is.member.ServerID()+", which stood by, has gone on with the job"))
 	}

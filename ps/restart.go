@@ -347,18 +347,25 @@ func (q *offerRequest) answer(said *schema.Kept) bool {
 	return true
 }
 
-// placeReplicas has the run that begins with replicas have its shards where these are, and its record say so.
-func (s *Server) placeReplicas(f *foundJob, heard []holder) *schema.Refused {
-	there, shards := f.located.from.placeReplicas(f.servers)
+// placeRun writes the shards of a run into the job's record: a run that begins with replicas has them where these are.
+// The write fails if another ps took the record while offers were collected.
+func (s *Server) placeRun(f *foundJob, heard []holder) *schema.Refused {
+	there, shards := f.servers, f.record.Servers
+	if f.located.fromReplica() {
+		there, shards = f.located.from.placeReplicas(f.servers)
+	}
 	err := errAgain
 	if there != nil {
 		err = s.registry.place(s.running, f.job.Name, f.record.RunID, shards)
 	}
 	if err != nil {
 		return &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
-			"the ps that have replicas of job %s are not written down: %v", f.job.Name, err))}
+			"the shards of job %s cannot be written to its record: %v", f.job.Name, err))}
 	}
-	f.peers, f.servers = answered(f.servers, heard), there
+	if f.located.fromReplica() {
+		f.peers = answered(f.servers, heard)
+	}
+	f.servers = there
 	return nil
 }
 

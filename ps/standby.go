@@ -93,7 +93,11 @@ func (b *standby) start(ctx context.Context) error {
 		for err != nil && b.server.running.Err() == nil {
 			select {
 			case <-time.After(followEvery):
-				err = b.connect(b.server.running)
+				if err = b.connect(b.server.running); err != nil && !errors.Is(err, fabric.ErrNoServer) {
+					b.mu.Lock()
+					b.noteRefused(err.Error())
+					b.mu.Unlock()
+				}
 			case <-b.server.running.Done():
 			}
 		}
@@ -183,17 +187,25 @@ func (b *standby) follow(ctx context.Context) {
 		for _, r := range b.over {
 			f.Over = append(f.Over, r.OverRun)
 		}
-		for name, j := range b.jobs {
-			if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
-				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", liveness.Rounded(silent)), false)
-			}
-			if j.gone != "" && now.Sub(j.since) > b.waitsFor(j) {
-				b.server.log.Warn("no trainer has joined a lost job", "job", name)
-				b.drop(name)
-			}
-		}
+		b.expire(now)
 		b.mu.Unlock()
 		b.say(f)
+	}
+}
+
+// expire loses the jobs of a ps that has been silent for too long, and drops lost ones that no trainer has joined. mu is
+// held.
+func (b *standby) expire(now time.Time) {
+	for name, j := range b.jobs {
+		if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
+			b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", liveness.Rounded(silent)), false)
+		}
+		if j.gone != "" && now.Sub(j.since) > b.waitsFor(j) {
+			b.server.log.Warn("no trainer has joined a lost job", "job", name)
+			if b.drop(name); j.ended {
+				delete(b.there, name) // trainers that join later begin it here
+			}
+		}
 	}
 }
 
@@ -263,7 +275,13 @@ func (b *standby) hear(m fabric.Message) {
 func (b *standby) turnedAway(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.there = map[schema.JobName]bool{}; b.refused != why {
+	b.there = map[schema.JobName]bool{}
+	b.noteRefused(why)
+}
+
+// noteRefused records why the other ps refuses this one, and logs each new reason. mu is held.
+func (b *standby) noteRefused(why string) {
+	if b.refused != why {
 		b.refused = why
 		b.server.log.Warn("standby refused by the other ps", "text", why)
 	}
@@ -380,7 +398,7 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 	}
 	s.replicas.keep(name, run, told, nil)
 	j.voters = told.Voters
-	if j.gone != "" && !told.Last {
+	if j.gone != "" && !told.Last && !b.cut.Lasts() && !s.registry.hasGone(j.of) { // else it was sent before
 		s.log.Info("ps is back", "job", name)
 		j.gone, j.ended = "", false
 		clear(j.promised)
@@ -447,6 +465,7 @@ func (b *standby) processEnded(run schema.RunID) bool {
 	defer b.mu.Unlock()
 	for name, j := range b.jobs {
 		if j.run == run {
+			b.server.registry.gone(j.of)
 			b.lose(name, j, "its ps has ended", true)
 			return true
 		}
@@ -590,13 +609,20 @@ func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, r
 		return false, nil
 	}
 	if run != 0 {
-		j.promised[request.Number] = true
+		j.promise(request.Number)
 	}
 	if j.ended || mayStart(j.voters, j.promised) {
 		return true, nil
 	}
 	return true, &schema.Refused{Reason: schema.RefusedBusy, Field: schema.FieldVoters,
 		Text: schema.Clip(j.missing(name))}
+}
+
+// promise notes that a trainer follows this ps, if it is a voter.
+func (j *followedJob) promise(number uint64) {
+	if coordinator.IsVoter(j.voters, number) {
+		j.promised[number] = true
+	}
 }
 
 // mayStart reports whether more than half of the voters of a run have promised to follow a successor. Trainers that

@@ -235,6 +235,52 @@ func TestTrainersOfEarlierRunsWait(t *testing.T) {
 	}
 }
 
+// A ps whose process was seen to end, or that is out of reach, is not back with a message that it had sent before.
+func TestMessagesOfALostPSDoNotReviveIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		lose func(b *standby)
+		back bool
+	}{
+		"it was silent":     {func(b *standby) { b.lose("followed", b.jobs["followed"], "silent", false) }, true},
+		"its process ended": {func(b *standby) { b.processEnded(7) }, false},
+		"it is out of reach": {func(b *standby) {
+			b.cut.Begin(time.Now())
+			b.lose("followed", b.jobs["followed"], "out of reach", false)
+		}, false},
+	} {
+		b := followsJob(t, &followedJob{run: 7, of: 5})
+		b.server.registry, b.server.loop = &registry{}, &controlLoop{changed: make(chan struct{}, 1)}
+		c.lose(b)
+		b.keep("followed", 7, &schema.Keep{Serial: 1})
+		if back := b.jobs["followed"].gone == ""; back != c.back {
+			t.Errorf("%s: it is back: %v", name, back)
+		}
+	}
+}
+
+// A job whose ps has ended, and that no trainer has joined in time, begins here with trainers that join later.
+func TestExpiredJobsBeginAgain(t *testing.T) {
+	b := followsJob(t, &followedJob{run: 7, of: 5, gone: "ended", ended: true})
+	of := b.server.replicas.runs[7]
+	of.cancel, of.unwatch = func() {}, func() {}
+	b.there["followed"] = true
+	b.expire(time.Now().Add(resumeWindow))
+	if mine, refused := b.comes("followed", &schema.Join{}); mine || refused != nil {
+		t.Errorf("a newcomer is answered %v, %+v", mine, refused)
+	}
+}
+
+// Promises of trainers that are no voters are not kept, and a voter without a number is none.
+func TestPromisesOfOthersAreNotKept(t *testing.T) {
+	j := &followedJob{promised: map[uint64]bool{}, voters: []schema.Voter{{Member: "t0"}, {Member: "t1"}, {Member: "t2", Number: 12}}}
+	for number := range uint64(1000) {
+		j.promise(number)
+	}
+	if len(j.promised) != 1 || mayStart(j.voters, j.promised) {
+		t.Errorf("%d promises of one voter, it may start: %v", len(j.promised), mayStart(j.voters, j.promised))
+	}
+}
+
 // followsJob is a ps that stands by for a job of another one.
 func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}

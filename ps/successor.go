@@ -23,7 +23,14 @@ type successor struct {
 	is      *follower // nil: there is none
 	gone    string    // why there is none any more; empty: there is one, or never was
 	foreign foreignPeer
-	yielded map[schema.JobName]time.Time // jobs that ended here while that ps may have continued them, and when
+	last    schema.Member            // the latest one; empty: there was none, or it has left
+	yielded map[schema.JobName]yield // jobs that ended here while another ps may have continued them
+}
+
+// yield is the end of a job here that another ps may have continued.
+type yield struct {
+	at time.Time
+	to schema.Member
 }
 
 // follower is the ps that stands by for this one.
@@ -73,15 +80,29 @@ func (s *successor) mayTake(j *job, now time.Time) bool {
 // since: it may continue the job with the trainers that were lost. cut says that this ps stands by for another one, which
 // is silent.
 func (s *successor) mayContinue(name schema.JobName, cut bool) bool {
-	at, ended := s.yielded[name]
+	y, ended := s.yielded[name]
 	if !ended {
 		return false
 	}
-	if s.is == nil || !s.is.heard.Since().After(at) || cut {
+	if s.is == nil || s.is.member != y.to || !s.is.heard.Since().After(y.at) || cut {
 		return true
 	}
-	clear(s.yielded)
+	delete(s.yielded, name)
 	return false
+}
+
+// mayFollow reports whether a ps may stand by: not if an earlier one is silent that may have continued jobs, of which a
+// name is returned.
+func (s *successor) mayFollow(from schema.Member, jobs jobTable) (job schema.JobName, ok bool) {
+	if s.is != nil || s.last == "" || s.last == from {
+		return "", true
+	}
+	for name, j := range jobs.coordinated() {
+		if j.coordinator.MayContinueElsewhere() {
+			return name, false
+		}
+	}
+	return "", true
 }
 
 // pair returns a ps and the one that follows it, both of which may hold replicas; nil: none follows.

@@ -50,6 +50,44 @@ func TestHeardFitsAMessage(t *testing.T) {
 	}
 }
 
+// While the ps that stood by is silent, and may have continued a job, no other one stands by, and a job that ended here
+// for want of its trainers begins only once that very ps was heard again.
+func TestSuccessorIsNotReplacedWhileSilent(t *testing.T) {
+	c := keptCoordinator()
+	jobs := jobTable{"kept": &job{name: "kept", run: 7, coordinator: c}}
+	s := successor{last: "p-b", yielded: map[schema.JobName]yield{}}
+	for _, from := range []schema.Member{"p-b", "p-c"} {
+		if name, ok := s.mayFollow(from, jobs); !ok {
+			t.Errorf("%s may not stand by for %s", from, name)
+		}
+	}
+	c.StandsBy("nats://b:1")
+	c.StandbySilent()
+	if name, ok := s.mayFollow("p-c", jobs); ok || name != "kept" {
+		t.Error("another ps stands by while the one that may have continued a job is silent")
+	}
+	if _, ok := s.mayFollow("p-b", jobs); !ok {
+		t.Error("the ps that stood by may not again")
+	}
+	c.StandsBy("") // an operator decides
+	if _, ok := s.mayFollow("p-c", jobs); !ok {
+		t.Error("no other ps may stand by after an operator has decided")
+	}
+
+	at := time.Unix(1000, 0)
+	s.yielded["kept"], s.yielded["other"] = yield{at, "p-b"}, yield{at.Add(time.Hour), "p-b"}
+	s.is = &follower{member: "p-c"}
+	if s.is.heard.Begin(at.Add(time.Minute)); !s.mayContinue("kept", false) {
+		t.Error("another ps than the one that may have the job was heard, and the job begins")
+	}
+	if s.is.member = "p-b"; s.mayContinue("kept", false) {
+		t.Error("the ps that may have continued the job was heard, and the job does not begin")
+	}
+	if !s.mayContinue("other", false) {
+		t.Error("what one job knows of the other ps is taken for another job's")
+	}
+}
+
 // A job is lost with its ps while a ps of another protocol would stand by, and only if it runs and is written nowhere.
 func TestJobsThatNobodyTakesAreLost(t *testing.T) {
 	j := &job{manifest: shardtest.SmallJob("kept", 1, 1), run: 7, coordinator: keptCoordinator(), notSaved: "no folder"}

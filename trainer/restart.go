@@ -159,6 +159,7 @@ var (
 // may count the promise.
 func (c *Config) promisedAfter(err error) schema.Generation {
 	switch {
+	case errors.As(err, new(endedBefore)): // it was admitted there before it asked again
 	case errors.Is(err, fabric.ErrNoServer):
 		return c.promised
 	case errors.Is(err, &Refused{}) && !errors.Is(err, errCounted):

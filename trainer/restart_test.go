@@ -195,6 +195,8 @@ func TestPromiseAfterAnswers(t *testing.T) {
 		"not reached any more": {3, 3, fabric.ErrNoServer},
 		"no answer":            {0, 3, ErrNoAnswer},
 		"lost":                 {0, 3, fabric.ErrLost},
+		"admitted, then not reached": {0, 3,
+			fmt.Errorf("%w; it asked anew: %w", endedBefore{ErrServerLost}, fabric.ErrNoServer)},
 		"counted":              {0, 3, busy(schema.FieldVoters)},
 		"put off":              {3, 0, busy("")},
 		"the ps is there":      {3, 0, errElsewhere},

@@ -367,7 +367,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	case c.state == Running && j.Run == c.config.RunID && c.members.hasPromised(j):
 		return postponed(from, fmt.Sprintf("the trainer on %s has promised the ps at %s to follow it, and can return when its "+
 			"slot is free", j.Host, c.standby.url))
-	case len(c.config.Voters) > 0 && !isVoter(c.config.Voters, j.Number) && c.state.Gathers():
+	case len(c.config.Voters) > 0 && !IsVoter(c.config.Voters, j.Number) && c.state.Gathers():
 		return postponed(from, "more than half of the trainers of the job's last run must join first: its ps may still be "+
 			"running")
 	}

@@ -11,17 +11,18 @@ import (
 // It names the voters: a ps takes the record of a job when one of them comes to it. So a coordinator reassigns the lanes
 // of a trainer once the record names it no more, and nothing while the record cannot be written.
 
-// CountVoters returns how many voters are among the trainers whose numbers it asks for.
+// CountVoters returns how many voters are among the trainers whose numbers it asks for. A trainer without a number is none.
 func CountVoters(voters []schema.Voter, among func(number uint64) bool) (n int) {
 	for _, v := range voters {
-		if among(v.Number) {
+		if v.Number != 0 && among(v.Number) {
 			n++
 		}
 	}
 	return n
 }
 
-func isVoter(voters []schema.Voter, number uint64) bool {
+// IsVoter reports whether a trainer's number is that of a voter.
+func IsVoter(voters []schema.Voter, number uint64) bool {
 	return number != 0 && slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number })
 }
 
@@ -95,6 +96,10 @@ func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
 		}) < len(t.voters)
 	})
 }
+
+// MayContinueElsewhere reports whether the ps with the replica is silent, and may continue the job with trainers that are
+// lost here.
+func (c *Coordinator) MayContinueElsewhere() bool { return c.standby.silent && c.standby.url != "" }
 
 // EarlierRunEnded notes that the run which this one continues is known to have ended: its voters are not needed.
 func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
