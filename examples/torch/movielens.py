@@ -7,9 +7,10 @@ in Go (docs/movielens.md).
 
     examples/torch/movielens.py                                  # in one process, on the ratings that make data fetches
     examples/torch/movielens.py --input ml-latest/ratings.csv
-    examples/torch/movielens.py --server nats://127.0.0.1:4222 --trainers 2      # two processes; the weights are equal
+    examples/torch/movielens.py --lanes 4
+    examples/torch/movielens.py --lanes 4 --server nats://127.0.0.1:4222 --trainers 2      # two processes, equal weights
     examples/torch/movielens.py --seeds 5
-    examples/torch/movielens.py --parts 4                        # plain PyTorch cuts batches as gradbus does by lanes
+    examples/torch/movielens.py --lanes 4 --parts 4              # plain PyTorch cuts batches as gradbus does by lanes
 
 PyTorch begins with the rows that gradbus drew and gets the same batches. What remains between both is rounding: gradbus
 adds up the gradients of lanes, PyTorch those of the whole batch. With --only torch it draws its own.
@@ -195,7 +196,7 @@ def main():
     p.add_argument("--token-file", help="the file with the server's token")
     p.add_argument("--trainers", type=int, default=1, help="of the job")
     p.add_argument("--processes", type=int, help="of the trainers, how many to start here: all by default")
-    p.add_argument("--lanes", type=int, default=4, help="slices of a batch, whoever has them: at least --trainers")
+    p.add_argument("--lanes", type=int, help="slices of a batch, whoever has them; as many as trainers by default")
     p.add_argument("--parts", type=int, default=1,
                    help="forwards and backwards that plain PyTorch makes of a batch, as gradbus makes one a lane")
     p.add_argument("--seeds", type=int, default=1, help="run seeds 1 to so many")
@@ -212,7 +213,7 @@ def main():
     p.add_argument("--decay", type=float, default=0.15)
     p.add_argument("--scale", type=float, default=0.03, help="standard deviation of the tables' first values")
     a = p.parse_args()
-    a.processes = a.processes or a.trainers
+    a.processes, a.lanes = a.processes or a.trainers, a.lanes or a.trainers
     if a.parts < 1:
         p.error(f"--parts {a.parts}: want at least 1")
     if a.trainers > 1 and a.server is None:
