@@ -12,7 +12,7 @@
 // # The pieces
 //
 //	Server    an embedded NATS server, for ./bin/ps and for tests          server.go
-//	Guard     permissions and limits of connections from outside           door.go
+//	Guard     permissions and limits of connections from outside           callout.go
 //	Conn      a member's lines to a server: bulk, results and control      conn.go
 //	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, wire.go
 //	natsLine  a line over nats.go, for control                             natsline.go
@@ -116,7 +116,7 @@
 //	buffers of messages          those not released
 //	  and free ones              32 MiB a Conn              Config.Buffers; or all that share them
 //	reading and writing a line   33 KiB                     and 64 KiB where there is no TCP socket, in process or under TLS
-//	connections under a Guard    four a member; 256 others, whose messages are small; 32 subscriptions each: door.go
+//	connections under a Guard    four a member; 256 others, whose messages are small; 32 subscriptions each: callout.go
 //	tokens of subjects           4096 a line, of 63 bytes
 //	while the server is lost     nothing is queued          Publish returns ErrLost; windows retransmit
 //	unreported states            4                          a loss and return represent all later ones
@@ -126,7 +126,7 @@
 //
 // # Locks and goroutines
 //
-// Outbox: turn, then mu; mu is never held while publishing. door.mu, then the locks of NATS. Conn.mu and stateLoop.mu
+// Outbox: turn, then mu; mu is never held while publishing. callout.mu, then the locks of NATS. Conn.mu and stateLoop.mu
 // are leaves: nothing is called under them except to read a subscription's counter. dataLine: writer.mu,
 // then mu; writer.mu is held while writing, mu never. Buffers.mu is a leaf. Inbox has no lock. A Conn owns one
 // goroutine for OnState, two for each data line, NATS's own for control (reader, flusher, callbacks), and one for

@@ -108,8 +108,8 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 		options = append(options, nats.InProcessServer(provider(func() (net.Conn, error) {
 			return l.keep(config.Server.inProcess())
 		})))
-		if token := config.Server.token; token != "" {
-			options = append(options, nats.Token(token))
+		if own := config.Server.own; own != nil {
+			options = append(options, withKey(own))
 		}
 		return options
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+	"github.com/nats-io/nkeys"
 
 	"gradbus/internal/loglimit"
 	"gradbus/internal/temporary"
@@ -43,9 +44,10 @@ const (
 	// pingInterval and pingsMax detect a peer that vanished silently after 10 to 15 s.
 	pingInterval = 5 * time.Second
 	pingsMax     = 2
-	// greetingTimeout bounds the time until a connection has authenticated, and separately the TLS handshake, as for
-	// this package's own connections.
-	greetingTimeout = connectTimeout
+	// greetingTimeout bounds the time until a connection has authenticated, and separately the TLS handshake. A client
+	// that waits for an overloaded callout gives up before and tries again: at the end of this time the server would say
+	// that it is not authorized.
+	greetingTimeout = 2 * connectTimeout
 	// readyTimeout bounds the start of a server, which takes milliseconds on an idle machine.
 	readyTimeout = 30 * time.Second
 	// closedMax bounds the number of ended connections that the server remembers, a few hundred bytes each.
@@ -121,16 +123,16 @@ func (c *ServerConfig) validate() error {
 type Server struct {
 	config ServerConfig
 	url    string
-	bus    *busServer // replaces the fields below; nil: NATS
-	token  string     // of this process's connections: random, and secret to the process
+	bus    *busServer    // replaces the fields below; nil: NATS
+	own    nkeys.KeyPair // of this process's connections; nil if the server asks nobody for anything
 
 	turn sync.Mutex // held by Stop and Start, which may take long. Lock order: turn, then mu
 
-	mu     sync.Mutex // never held for long
-	nats   *server.Server
-	door   *door // of nats; nil if all connections may do anything
-	cutOff int64 // readers cut off by earlier servers
-	closed bool
+	mu      sync.Mutex // never held for long
+	nats    *server.Server
+	callout *callout // of nats; nil if all connections may do anything
+	cutOff  int64    // readers cut off by earlier servers
+	closed  bool
 }
 
 // StartServer starts a server and returns when it accepts connections. The caller must call Close. It installs no
@@ -149,26 +151,32 @@ func StartServer(config ServerConfig) (*Server, error) {
 		s.url = s.bus.url()
 		return s, nil
 	}
-	secret := newSecret()
-	nats, door, err := startNATS(&config, secret)
-	if err != nil {
+	s := &Server{}
+	var err error
+	if config.limited() {
+		if s.own, err = nkeys.CreateUser(); err != nil {
+			return nil, fmt.Errorf("start server: key of its connections: %w", err)
+		}
+	}
+	if s.nats, s.callout, err = startNATS(&config, s.own); err != nil {
 		return nil, err
 	}
-	at := nats.Addr().(*net.TCPAddr)
+	at := s.nats.Addr().(*net.TCPAddr)
 	config.Port = at.Port // also for later restarts
-	return &Server{config: config, nats: nats, door: door, token: secret, url: serverURL(at, config.TLS != nil)}, nil
+	s.config, s.url = config, serverURL(at, config.TLS != nil)
+	return s, nil
 }
 
+// limited reports whether connections from outside are asked for a token or have limits.
+func (c *ServerConfig) limited() bool { return c.Guard != nil || c.Token != "" }
+
 // startNATS starts a NATS server, and waits until it accepts connections.
-func startNATS(config *ServerConfig, secret string) (*server.Server, *door, error) {
+func startNATS(config *ServerConfig, own nkeys.KeyPair) (*server.Server, *callout, error) {
 	address := net.JoinHostPort(config.Host, strconv.Itoa(config.Port))
 	options := serverOptions(config)
-	door, err := newDoor(config, secret)
+	callout, err := newCallout(config, options, own)
 	if err != nil {
 		return nil, nil, fmt.Errorf("start server at %s: keys of its connections: %w", address, err)
-	}
-	if door != nil {
-		options.CustomClientAuthentication = door
 	}
 	if config.JetStream {
 		if options.StoreDir, err = temporary.Folder("folder of JetStream"); err != nil {
@@ -182,26 +190,46 @@ func startNATS(config *ServerConfig, secret string) (*server.Server, *door, erro
 	}
 	log := &serverLog{log: config.Log}
 	nats.SetLoggerV2(log, false, false, false)
-	if door != nil {
-		door.open(nats)
-	}
 	nats.Start()
-	err = log.fatal()
+	if err = log.fatal(); err == nil {
+		err = admitClients(config, nats, callout)
+	}
+	if err == nil {
+		err = log.fatal()
+	}
 	switch {
 	case err != nil:
 		err = startError(address, options.StoreDir, err)
 	case !nats.ReadyForConnections(readyTimeout):
 		err = fmt.Errorf("start server at %s: not ready after %s", address, readyTimeout)
 	default:
-		return nats, door, nil
+		return nats, callout, nil
 	}
-	stopNATS(nats, door)
+	stopNATS(nats, callout)
 	return nil, nil, err
 }
 
-func stopNATS(nats *server.Server, door *door) {
-	if door != nil {
-		door.close()
+// admitClients makes a started server listen. First there is the callout, without which a client would wait in vain,
+// and JetStream of the global account, which NATS leaves out where there are other accounts.
+func admitClients(config *ServerConfig, nats *server.Server, callout *callout) error {
+	if callout != nil {
+		if err := callout.open(nats); err != nil {
+			return fmt.Errorf("auth callout: %w", err)
+		}
+		if config.JetStream {
+			if err := nats.GlobalAccount().EnableJetStream(nil, nil); err != nil {
+				return err
+			}
+		}
+	}
+	nats.AcceptLoop(make(chan struct{})) // closes the channel
+	return nil
+}
+
+func stopNATS(nats *server.Server, callout *callout) {
+	if callout != nil {
+		callout.leave()
+		defer callout.close()
 	}
 	nats.Shutdown()
 	nats.WaitForShutdown()
@@ -213,9 +241,10 @@ func serverOptions(config *ServerConfig) *server.Options {
 		Host:             config.Host,
 		Port:             config.Port,
 		NoSigs:           true,
-		NoLog:            true, // SetLoggerV2 sets the logger
-		NoSystemAccount:  true,
-		MaxConn:          config.connectionsMax,
+		NoLog:            true,                      // SetLoggerV2 sets the logger
+		NoSystemAccount:  !config.limited(),         // the callout needs it
+		DontListen:       true,                      // admitClients begins to
+		MaxConn:          config.connectionsMax + 1, // the callout's
 		MaxClosedClients: closedMax,
 		MaxPayload:       int32(config.PayloadBytesMax),
 		MaxPending:       config.PendingBytesMax,
@@ -285,16 +314,16 @@ type connected struct {
 	anonymousBytes int64
 }
 
-// connected returns a list that is at most doorEvery old, or older if new connections keep the door busy: callers must
-// not wait for those. Without a door it is current.
+// connected returns a list that is at most lookEvery old, or older if new connections keep the callout busy: callers must
+// not wait for those. Without a callout it is current.
 func (s *Server) connected() *connected {
 	s.mu.Lock()
-	nats, door := s.nats, s.door
+	nats, callout := s.nats, s.callout
 	s.mu.Unlock()
-	if door != nil {
-		return door.seen.Load()
+	if callout != nil {
+		return callout.seen.Load()
 	}
-	return &connected{names: openNames(nats), faded: fadedNames(nats)}
+	return &connected{names: openNames(nats, 0), faded: fadedNames(nats)}
 }
 
 // Clients lists the names of the open client connections, ascending, each once even if a member has three. It does not
@@ -306,15 +335,17 @@ func (s *Server) Clients() []string {
 	return s.connected().names
 }
 
-// openNames returns the names of open connections. It takes some microseconds per connection.
-func openNames(nats *server.Server) []string {
+// openNames returns the names of open connections but one. It takes some microseconds per connection.
+func openNames(nats *server.Server, except uint64) []string {
 	connections, err := nats.Connz(&server.ConnzOptions{Limit: math.MaxInt32})
 	if err != nil {
 		return nil // only for options that are not used here
 	}
 	names := make([]string, 0, len(connections.Conns))
 	for _, c := range connections.Conns {
-		names = append(names, c.Name)
+		if c.Cid != except {
+			names = append(names, c.Name)
+		}
 	}
 	slices.Sort(names)
 	return slices.Clip(slices.Compact(names)) // shared: appending must not overwrite it
@@ -387,10 +418,10 @@ func (s *Server) SetTokens(token, peer string) {
 		s.config.Guard = &guard
 	}
 	s.mu.Lock()
-	door := s.door
+	callout := s.callout
 	s.mu.Unlock()
-	if door != nil {
-		door.ask(&s.config)
+	if callout != nil {
+		callout.ask(&s.config)
 	}
 }
 
@@ -404,9 +435,9 @@ func (s *Server) Stop() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	s.mu.Lock()
-	nats, door := s.nats, s.door
+	nats, callout := s.nats, s.callout
 	s.mu.Unlock()
-	stopNATS(nats, door)
+	stopNATS(nats, callout)
 }
 
 // Start serves again after Stop, at the same address. Errors are those of StartServer, and ErrClosed after Close.
@@ -426,14 +457,14 @@ func (s *Server) Start() error {
 	if s.serving().Running() {
 		return nil
 	}
-	nats, door, err := startNATS(&s.config, s.token)
+	nats, callout, err := startNATS(&s.config, s.own)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cutOff += s.nats.NumSlowConsumers()
-	s.nats, s.door = nats, door
+	s.nats, s.callout = nats, callout
 	return nil
 }
 

@@ -56,7 +56,7 @@ func TestKnownReadersThatDoNotRead(t *testing.T) {
 
 // A coordinator is heard of while as many connections greet at once as there may be.
 func TestKnownGreetings(t *testing.T) {
-	skipKnown(t, "8,000 sockets; fabric.TestClientsDoNotWaitForTheDoor holds the same with one")
+	skipKnown(t, "8,000 sockets; fabric.TestClientsDoNotWaitForTheCallout holds the same with one")
 	const greeting = 3900
 	s := startServer(t, Config{Deadline: 10 * time.Minute})
 	gather(t, s, shardtest.New(t, shardtest.SmallJob("victim", 1, 2)), "j-a")

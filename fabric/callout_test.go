@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -226,4 +227,76 @@ func TestGuardsFormulaHolds(t *testing.T) {
 		t.Errorf("%d bytes for %d silent connections, want at most %d each", over, silent, connectionBytes)
 	}
 	runtime.KeepAlive(conns)
+}
+
+// The callout's account leaves JetStream to the account of everything else.
+func TestBucketsUnderAGuard(t *testing.T) {
+	server := startServer(t, ServerConfig{JetStream: true, Guard: guardOf()})
+	own := dialControl(t, Config{Server: server})
+	for _, name := range []string{"servers", "jobs"} {
+		bucket, err := own.OpenBucket(guarded(t), BucketConfig{Name: name, BytesMax: 1 << 20})
+		must(t, err)
+		_, err = bucket.Create(guarded(t), "a", []byte("1"))
+		must(t, err)
+	}
+}
+
+// BenchmarkGreetings is the time in which a server admits 3900 connections of members that greet at once, and the
+// longest round trip of a connection of this process meanwhile. Those that are not admitted in time are counted.
+func BenchmarkGreetings(b *testing.B) {
+	const connections = 3900
+	for b.Loop() {
+		server, err := StartServer(ServerConfig{Guard: &Guard{PeerToken: "peers", Publish: []string{All},
+			Deny: denials(), Member: func(string) int { return 4 << 20 }}})
+		must(b, err)
+		own, err := Dial(b.Context(), Config{Server: server})
+		must(b, err)
+		var conns []net.Conn
+		for range connections {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL(), "nats://"))
+			must(b, err)
+			must(b, conn.SetDeadline(time.Now().Add(time.Minute)))
+			conns = append(conns, conn)
+		}
+		var admitted, late counter
+		var greeting sync.WaitGroup
+		start := time.Now()
+		for i, conn := range conns {
+			greeting.Go(func() {
+				_, _ = fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"lang\":\"go\",\"name\":\"job/t%d\"}\r\nPING\r\n", i/3)
+				lines := bufio.NewScanner(conn)
+				for lines.Scan() && lines.Text() != "PONG" {
+				}
+				if lines.Text() == "PONG" {
+					admitted.add()
+				} else {
+					late.add()
+				}
+			})
+		}
+		var longest time.Duration
+		for admitted.n.Load()+late.n.Load() < connections {
+			asked := time.Now()
+			must(b, own.Flush(b.Context()))
+			longest = max(longest, time.Since(asked))
+			time.Sleep(time.Millisecond) // the pause between two questions
+		}
+		b.ReportMetric(float64(time.Since(start).Microseconds())/connections, "µs/connection")
+		b.ReportMetric(float64(longest.Microseconds())/1000, "ms-longest-flush")
+		b.ReportMetric(float64(late.n.Load()), "late")
+		greeting.Wait()
+		for _, conn := range conns {
+			conn.Close()
+		}
+		own.Close()
+		server.Close()
+	}
+}
+
+// denials are as many as a ps has.
+func denials() (patterns []string) {
+	for i := range 64 {
+		patterns = append(patterns, AllFrom(fmt.Sprint("s", i)))
+	}
+	return patterns
 }
