@@ -13,7 +13,7 @@ var ErrKind = errors.New("unknown kind of initial values")
 const (
 	Zeros   = "zeros"   // +0
 	Uniform = "uniform" // in [-scale, scale): float32(t * scale), t a multiple of 2^-23 in [-1, 1)
-	Normal  = "normal"  // float32(Normal64(bits) * float64(scale))
+	Normal  = "normal"  // float32(normal64(bits) * float64(scale))
 )
 
 // Filler draws the initial values of one tensor or table. It has no position, so it is safe for concurrent use.

@@ -275,40 +275,41 @@ type JobReport struct {
 	Parameters  int64          `json:"parameters"` // values of dense parameters and tables
 	StartedMS   int64          `json:"started_ms"` // by the clock of this ps; 0 before the start
 	EndedMS     int64          `json:"ended_ms,omitempty"`
-	End         End            `json:"end,omitempty"`     // how it has ended; empty while it has not
-	Failed      *Ended         `json:"failed,omitempty"`  // why, where not all trainers left in peace
-	Follows     []RunID        `json:"follows,omitempty"` // earlier runs that this one goes on from; at most TelemetryFollowsMax
+	End         End            `json:"end,omitempty"`     // reason for its end; empty before
+	Failed      *Ended         `json:"failed,omitempty"`  // details, unless all trainers left normally
+	Follows     []RunID        `json:"follows,omitempty"` // earlier runs that this one continues; at most TelemetryFollowsMax
 	Members     []MemberReport `json:"members"`           // in order of their ids
-	Keepers     []string       `json:"keepers"`           // ids of the ps that keep its shards
+	Keepers     []string       `json:"keepers"`           // ids of the ps that serve its shards
 
-	Durability *DurabilityReport `json:"durability,omitempty"` // nil from a ps that does not say
-	Standby    *StandbyReport    `json:"standby,omitempty"`    // nil where no ps has stood by
+	Durability *DurabilityReport `json:"durability,omitempty"` // nil from a ps that does not report it
+	Standby    *StandbyReport    `json:"standby,omitempty"`    // nil if no ps has had a replica
 }
 
-// DurabilityReport is what of a job outlives all of its processes, and how old that is.
+// DurabilityReport is the durable version of a job, and its age.
 type DurabilityReport struct {
-	Off          string `json:"off,omitempty"` // why no version is written; empty where versions are
+	Off          string `json:"off,omitempty"` // why no version is written; empty if versions are
 	EveryMS      int64  `json:"every_ms,omitempty"`
 	EveryBatches Batch  `json:"every_batches,omitempty"`
 
-	Version     Version `json:"version"`                // the newest that is durable, of this run or the one that it resumes; 0: none
-	DurableMS   int64   `json:"durable_ms,omitempty"`   // when it became that, by the clock of the member that tells
+	Version     Version `json:"version"`                // newest durable version, of this run or the one that it resumes; 0: none
+	DurableMS   int64   `json:"durable_ms,omitempty"`   // time at which it became durable, by the clock of the reporting member
 	Bytes       int64   `json:"bytes,omitempty"`        // of its parts
-	TookSeconds Real    `json:"took_seconds,omitempty"` // from being asked for until durable; 0 of a version that was resumed
+	TookSeconds Real    `json:"took_seconds,omitempty"` // time from the request until durable; 0 for a resumed version
 
-	// Failures is the versions that were asked for and did not become durable. Failure says why of the last, and is empty
-	// again with the next version that does.
+	// Failures is the number of requested versions that did not become durable. Failure is the reason of the last, and is
+	// cleared by the next success.
 	Failures uint64 `json:"failures,omitempty"`
 	Failure  string `json:"failure,omitempty"`
-	// LateMS is for how long trainers have been past a version that was asked for and is not durable; 0: they are not.
+	// LateMS is how long trainers have been past a requested version that is not durable; 0: they are not.
 	LateMS int64 `json:"late_ms,omitempty"`
 }
 
-// FailureBytesMax bounds the texts of a DurabilityReport and a CheckpointPart: a ps may tell of many jobs whose disk is
-// the same.
+// FailureBytesMax bounds the texts of a DurabilityReport and a CheckpointPart: a ps may report many jobs with the same
+// disk.
 const FailureBytesMax = 512
 
-// ClipFailure shortens a text to FailureBytesMax. It leaves out of the middle: the end says what is wrong with a path.
+// ClipFailure shortens a text to FailureBytesMax. It omits the middle, since the end of an error with a path has the
+// reason.
 func ClipFailure(text string) string {
 	const dots, end = "...", 200
 	if text = strings.ToValidUTF8(text, "\ufffd"); len(text) <= FailureBytesMax {
@@ -324,21 +325,21 @@ func ClipFailure(text string) string {
 	return text[:from] + dots + text[to:]
 }
 
-// MemberReport is the place of one trainer in a job.
+// MemberReport is the slot of one trainer in a job.
 type MemberReport struct {
 	Member   Member `json:"member"`
-	Host     string `json:"host"` // empty where the place is free
+	Host     string `json:"host"` // empty if the slot is free
 	Batch    Batch  `json:"batch"`
-	SilentMS int64  `json:"silent_ms"` // since it was last heard
+	SilentMS int64  `json:"silent_ms"` // time since its last message
 	Left     bool   `json:"left,omitempty"`
-	Lost     bool   `json:"lost,omitempty"` // in a job that goes on without it
-	Gone     bool   `json:"gone,omitempty"` // its connection was there and is not any more
-	// Waited says that rounds of WaitedBatch wait for it, and for how long.
+	Lost     bool   `json:"lost,omitempty"` // lost, in a job that continues without it
+	Gone     bool   `json:"gone,omitempty"` // its connection has ended
+	// Waited is set if rounds of WaitedBatch wait for it, since WaitedMS.
 	Waited      bool  `json:"waited,omitempty"`
 	First       bool  `json:"first,omitempty"` // the earliest of these rounds waits for it
 	WaitedBatch Batch `json:"waited_batch,omitempty"`
 	WaitedMS    int64 `json:"waited_ms,omitempty"`
-	LimitMS     int64 `json:"limit_ms,omitempty"` // after which the job gives it up, or ends
+	LimitMS     int64 `json:"limit_ms,omitempty"` // time after which the job gives it up, or ends
 }
 
 // ShardReport is one shard of one job.
@@ -347,30 +348,30 @@ type ShardReport struct {
 	Shard          int      `json:"shard"`
 	Ready          bool     `json:"ready"`
 	Version        Version  `json:"version"`
-	Frames         uint64   `json:"frames"` // contributions and requests that were taken
+	Frames         uint64   `json:"frames"` // accepted contributions and requests
 	Bytes          uint64   `json:"bytes"`
 	Acks           uint64   `json:"acks"`
 	Lookups        uint64   `json:"lookups"`
 	Pulls          uint64   `json:"pulls"`
 	Repeats        uint64   `json:"repeats"`
-	Rounds         uint64   `json:"rounds"` // closed
+	Rounds         uint64   `json:"rounds"` // closed rounds
 	StagedBytes    int64    `json:"staged_bytes"`
 	StagedBytesMax int64    `json:"staged_bytes_max"`
 	QueueFrames    int      `json:"queue_frames"`
 	QueueBytes     int64    `json:"queue_bytes"`
-	MemoryBytes    int64    `json:"memory_bytes"`         // promised to it
+	MemoryBytes    int64    `json:"memory_bytes"`         // memory promised to it
 	HeldBytes      int64    `json:"held_bytes,omitempty"` // rows, parameters and gradients that it holds
-	Idle           string   `json:"idle,omitempty"`       // why the job has nothing for it to do; empty where it has
+	Idle           string   `json:"idle,omitempty"`       // why it has no work in the job; empty if it has
 	StepSeconds    Real     `json:"step_seconds"`         // in the state machine: checking, adding, applying
 	PublishSeconds Real     `json:"publish_seconds"`      // handing results to the network
 	ApplySeconds   Real     `json:"apply_seconds"`        // in kernels: sums and optimizer
 	ApplyBytes     uint64   `json:"apply_bytes"`          // read and written by these
 	Waiting        *Waiting `json:"waiting,omitempty"`
 
-	Buckets []BucketReport `json:"buckets,omitempty"` // that have had a round, ascending; at most TelemetryBucketsMax
+	Buckets []BucketReport `json:"buckets,omitempty"` // buckets that had a round, ascending; at most TelemetryBucketsMax
 }
 
-// EndedShard is the last figures of a shard that has ended.
+// EndedShard has the last figures of a shard that has ended.
 type EndedShard struct {
 	Job     JobName        `json:"job"`
 	Run     RunID          `json:"run,string"`
@@ -378,19 +379,19 @@ type EndedShard struct {
 	Buckets []BucketReport `json:"buckets,omitempty"`
 }
 
-// BucketReport is how the rounds of one bucket have fared on a shard since it was made. Times are sums over the rounds,
-// and where the name says so, the least, the most, or sums of squares. Jobs in grouped have none.
+// BucketReport has the times of one bucket's rounds on a shard since it was made. Times are sums over the rounds, or,
+// as their names tell, minima, maxima or sums of squares. Jobs in grouped have none.
 type BucketReport struct {
 	Bucket Bucket `json:"bucket"`
 	Sparse bool   `json:"sparse,omitempty"` // all rows on the shard
-	Rounds uint64 `json:"rounds"`           // answered
+	Rounds uint64 `json:"rounds"`           // answered rounds
 
 	StragglerSeconds    Real `json:"straggler_seconds"` // from the first trainer's whole gradient to the last one's
 	StragglerMaxSeconds Real `json:"straggler_max_seconds"`
 	BatchSeconds        Real `json:"batch_seconds"` // from the first until all were answered
 	BatchMaxSeconds     Real `json:"batch_max_seconds"`
-	ArrivalSeconds      Real `json:"arrival_seconds"` // adding gradients up as they came
-	// what was left of the sum, and the division; with the optimizer where the shard has it
+	ArrivalSeconds      Real `json:"arrival_seconds"` // time of adding gradients as they arrived
+	// AverageSeconds is the time of the remaining sums and the division, and of the optimizer if the shard has it.
 	AverageSeconds Real `json:"average_seconds"`
 
 	StragglerMinSeconds     Real `json:"straggler_min_seconds,omitempty"`
@@ -402,21 +403,21 @@ type BucketReport struct {
 	AverageSquaredSeconds   Real `json:"average_squared_seconds,omitempty"`
 }
 
-// GPUReport is a GPU of a machine and what is thought of it. What the driver does not tell is nil, never 0.
+// GPUReport is a GPU of a machine and its health. Values that the driver does not report are nil, never 0.
 type GPUReport struct {
 	Index  int    `json:"index"`
 	UUID   string `json:"uuid"`
 	Name   string `json:"name"`
 	PCI    string `json:"pci"`
 	Driver string `json:"driver"`
-	Used   bool   `json:"used"` // by this process
+	Used   bool   `json:"used"` // used by this process
 
 	State    GPUState `json:"state"`
-	Reason   string   `json:"reason"` // one sentence; empty where healthy
+	Reason   string   `json:"reason"` // one sentence; empty if healthy
 	Code     string   `json:"code"`   // short and stable: "xid-79", "ecc-uncorrectable"; a label of metrics
-	Action   string   `json:"action"` // what to do, one sentence
+	Action   string   `json:"action"` // recommended action, one sentence
 	SinceMS  int64    `json:"since_ms"`
-	SampleMS int64    `json:"sample_ms"` // when it was last asked
+	SampleMS int64    `json:"sample_ms"` // time of the last query
 	Injected bool     `json:"injected,omitempty"`
 
 	Temperature     *Real  `json:"temperature_celsius,omitempty"`
@@ -441,20 +442,20 @@ type GPUReport struct {
 	XIDs           map[string]uint64 `json:"xids,omitempty"`      // number of events by code since the probe began
 }
 
-// GPUState is what is thought of a GPU.
+// GPUState is the health of a GPU.
 type GPUState string
 
-// States of a GPU, from best to worst but for the first two, which know nothing.
+// States of a GPU. After the first two, which have no information, they are ordered from best to worst.
 const (
-	GPUAbsent    GPUState = "absent"    // expected, and not there
-	GPUUnknown   GPUState = "unknown"   // it cannot be asked: no driver, or no answer
+	GPUAbsent    GPUState = "absent"    // expected, but not present
+	GPUUnknown   GPUState = "unknown"   // it cannot be queried: no driver, or no answer
 	GPUHealthy   GPUState = "healthy"   //
 	GPUDegraded  GPUState = "degraded"  // works, slower or with a warning; clears after three clean polls
 	GPUUnhealthy GPUState = "unhealthy" // may compute wrongly or not at all; stays until acknowledged
 )
 
-// Real is a number that may be NaN or infinite, which JSON has no numbers for: those travel as "NaN", "+Inf" and
-// "-Inf".
+// Real is a number that may be NaN or infinite. Since JSON has no numbers for these, they are encoded as "NaN", "+Inf"
+// and "-Inf".
 type Real float64
 
 // MarshalJSON implements json.Marshaler.
@@ -471,7 +472,7 @@ func (r Real) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// UnmarshalJSON implements json.Unmarshaler. As always with those, it is given a JSON value, and null changes nothing.
+// UnmarshalJSON implements json.Unmarshaler. null changes nothing.
 func (r *Real) UnmarshalJSON(b []byte) error {
 	text := string(b)
 	switch text {
