@@ -105,8 +105,8 @@ func (s *Shard) answer(l schema.Layout) (f *schema.Frame, err error) {
 	return s.rows, nil
 }
 
-// outputRows publishes the answer to the request with head h, under the same number. The answer also says that the
-// rounds before the version of the rows have closed, with the weight of the last one.
+// outputRows publishes the answer to the request with head h, under the same number. The answer also proves that the
+// rounds before the version of the rows have closed, and has the weight of the last one.
 func (s *Shard) outputRows(contributor int, h *schema.Head, flags uint32) {
 	lag, weight := schema.Batch(0), 0.0
 	if l := s.clock.Line(contributor); l.Sparse != nil {
@@ -182,7 +182,7 @@ func (s *Shard) closedRows(l *round.Line, b schema.Batch, frames []*schema.Frame
 		p := &s.parked[contributor]
 		switch {
 		case s.clock.Line(contributor) != l || len(p.frames) == 0 || p.next > 0 || p.batch > l.Awaiting(b):
-			continue // no answer is due, or the first was given
+			continue // no answer is due, or the first was sent
 		case !p.due:
 			p.due, s.answering = true, append(s.answering, contributor)
 		case !l.Means.HasRows():
@@ -221,7 +221,7 @@ func (s *Shard) Answer() ([]Output, error) {
 	return s.outputs, nil
 }
 
-// stepPull answers a pull: of a kept result, of current parameters, or of rows of a table.
+// stepPull answers a pull: of a stored result, of current parameters, or of rows of a table.
 func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	parameters := h.Flags&schema.FlagParameters != 0
 	switch ofTrainers := parameters && s.dense == nil; { // CheckFrame requires that they exist
@@ -240,8 +240,8 @@ func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refu
 	return s.pullResult(contributor, h, h.Batch-1), nil // version v is the result of batch v-1
 }
 
-// pullResult publishes a kept result again, to one trainer. An open round gives no answer; its result is published when
-// it closes.
+// pullResult publishes a stored result again, to one trainer. It does not answer for an open round, whose result is
+// published when the round closes.
 func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) *refusal {
 	dense := s.config.Placement.IsDense(h.Bucket)
 	e, kept, refused := s.clock.Pull(contributor, batch, batch == h.Batch)
@@ -268,16 +268,16 @@ func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) 
 	return nil
 }
 
-// A lookup of batch b needs rows in which every batch before b-ahead is applied, by its sender's clock. It may come
+// A lookup of batch b needs rows in which every batch before b-ahead is applied, by its sender's clock. It may arrive
 // earlier, behind its sender's contributions or even before them. Then it is parked, and answered when the last of
 // these rounds closes. So a trainer sends gradients and receives its next rows in one round trip.
 //
-// The shard parks the frames of one batch's lookup per trainer, in a reserve that contributions do not use. A repeat
-// replaces what it repeats. A lookup that does not fit is dropped, and its sender repeats it. A parked lookup says
-// nothing about other shards, so it does not move the shard to its batch.
+// The shard parks the frames of one batch's lookup per trainer, in a reserve that contributions do not use. A repeated
+// lookup replaces the earlier one. A lookup that does not fit is dropped, and its sender repeats it. A parked lookup
+// proves nothing about other shards, so it does not move the shard to its batch.
 //
-// An answer says that the rounds before its version have closed. So the close is sent only to trainers without a parked
-// lookup.
+// An answer proves that the rounds before its version have closed. So the close is sent only to trainers without a
+// parked lookup.
 
 // parking is the parked lookups of one trainer.
 type parking struct {

@@ -31,7 +31,7 @@ type Config struct {
 	// ParkedBytesMax bounds the bytes of each trainer's parked lookups: their frames, and FrameBytesOver for each. A
 	// lookup that does not fit is dropped, and its sender repeats it.
 	ParkedBytesMax int64
-	// Advice tells a trainer that exceeds the budget what to do. Empty: send smaller batches.
+	// Advice is the advice to a trainer that exceeds the budget. Empty: send smaller batches.
 	Advice string
 	// Own is the trainer whose contributions lie in its own memory and do not count against StagedBytesMax; empty:
 	// none.
@@ -67,16 +67,16 @@ type Journal struct {
 	Batch schema.Batch  // batch number in its frames
 }
 
-// Shard is one shard of one job: a pure state machine. Frames go in by Step and come out as outputs. It reads no clock,
+// Shard is one shard of one job: a pure state machine. Step takes frames and returns outputs. A Shard reads no clock,
 // does no I/O, starts no goroutine after New, draws no random number and depends on no map's order, so the same frames
-// in the same order always give the same outputs. It is not safe for concurrent use.
+// in the same order always produce the same outputs. It is not safe for concurrent use.
 //
 // Invariants in sync, for batch b, which is under way:
 //
-//   - version b is in the results of every dense chunk and is not written to; a closed round of b has its outcome beside it,
-//     as version b+1;
+//   - version b is in the results of every dense chunk and is not written to; the outcome of a closed round of b is
+//     stored separately, as version b+1;
 //   - rows are of version b until the sparse round of b closes, and of version b+1 afterwards;
-//   - results of b-1 are kept until the first round of b+1 closes, which requires that every trainer has them.
+//   - results of b-1 are stored until the first round of b+1 closes, which requires that every trainer has them.
 //
 // In bounded the same holds for k+1 batches at once. In async each trainer has rounds of its own, and a chunk's version
 // counts the rounds applied to it. The clock of package round decides which of this holds.
@@ -93,7 +93,7 @@ type Shard struct {
 
 	trainerState trainerState  // of the part of the model that trainers own
 	rows         *schema.Frame // the answer to a lookup, refilled each time
-	kept         bool          // the frame of this Step stays, and so does its payload
+	kept         bool          // the shard uses the frame of this Step, and its payload, after Step
 	stopped      *refusal      // reason to refuse further contributions (stopOnNonFinite); nil while the job trains
 }
 
@@ -141,7 +141,7 @@ func (s *Shard) build(ctx context.Context) (err error) {
 		return err
 	}
 	err = s.resume(ctx, c.Resumed)
-	s.config.Resumed = nil // which may hold much memory
+	s.config.Resumed = nil // it may have much memory
 	return err
 }
 
@@ -216,8 +216,8 @@ func (s *Shard) take(contributor int, h *schema.Head, v *schema.View, payload Pa
 // GroupEvent is an event of a group of requests, in mode grouped.
 type GroupEvent = round.GroupEvent
 
-// Gone removes trainers that will contribute no more because they left or were lost. It returns the frames to publish,
-// as Step does. Repeating it has no effect. An error has the meaning of Step's.
+// Gone removes trainers that contribute no more because they left or were lost. It returns the frames to publish, as
+// Step does. Repeated calls have no effect. An error means the same as an error of Step.
 func (s *Shard) Gone(members []schema.Member) ([]Output, error) {
 	s.outputs = s.outputs[:0]
 	if !s.clock.Leave(members) {
@@ -334,7 +334,7 @@ func (s *Shard) enter(e round.Entry) {
 // ReplicateAt requests a copy of a version for a replica. It reports whether the copy will begin once no copy for files is
 // in progress; it will not if the batch that is computed on the version has begun.
 func (s *Shard) ReplicateAt(w state.CopyRequest) bool {
-	if s.copy != nil && s.copy.replica { // of a copy that was given up
+	if s.copy != nil && s.copy.replica { // it is of an abandoned copy
 		s.EndCopy()
 	}
 	if s.Began(w.At) {
@@ -456,7 +456,7 @@ func (s *Shard) checkResumed(v schema.Version) error {
 	return nil
 }
 
-// sealResumed gives every chunk of the version the head of a result, so that trainers can pull it.
+// sealResumed writes the head of a result into every chunk of the version, so that trainers can pull it.
 func (s *Shard) sealResumed(v schema.Version) {
 	l := s.clock.Line(0)
 	s.newest = l.Done()

@@ -48,7 +48,7 @@ type waitingPiece struct {
 	payload Payload
 }
 
-// ErrSeries reports that a series does not follow the version at hand, so that everything has to be sent again.
+// ErrSeries reports that a series does not follow the current version, so the source must send everything again.
 var ErrSeries = errors.New("series of frames does not follow")
 
 // NewStandby makes a standby for the series of a number of source shards. configs are those of the shards here; their
@@ -83,7 +83,7 @@ func (s *Standby) Close() {
 // Version returns the whole version; 0: none.
 func (s *Standby) Version() schema.Version { return s.version }
 
-// Whole returns a later version of which all has arrived, for Commit; 0: none.
+// Whole returns a later version that has arrived completely, for Commit; 0: none.
 func (s *Standby) Whole() schema.Version {
 	if !s.whole {
 		return 0
@@ -101,7 +101,7 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 		round.Release(payload)
 		return false, schema.Refuse(schema.ReasonUnknownSender, "shard %d of %d", from, len(s.series))
 	}
-	if at < s.next || at <= s.version { // of a version that was given up
+	if at < s.next || at <= s.version { // it is of an abandoned version
 		round.Release(payload)
 		return false, nil
 	}
@@ -191,7 +191,7 @@ func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error 
 	return s.restoreRows(piece.Rows)
 }
 
-// Commit adopts the version of which all has arrived. Without one it does nothing.
+// Commit adopts the version that has arrived completely. Without one it does nothing.
 func (s *Standby) Commit() error {
 	if !s.whole {
 		return nil
@@ -280,7 +280,7 @@ func (s *Standby) Drop(i int) {
 	s.give()
 }
 
-// give counts one more shard whose state was handed over or dropped.
+// give counts a shard whose state was handed over or dropped.
 func (s *Standby) give() {
 	if s.given.Add(1) == int64(len(s.tables)) {
 		s.dense = nil
@@ -295,7 +295,7 @@ func (s *Standby) give() {
 //
 // In async and grouped there is no common version: the copy is of the state at the first frame after the request.
 
-// A copy is for files or for a replica (MirrorAt). Only one is taken at a time. Files come first, because a replica
+// A copy is for files or for a replica (ReplicateAt). Only one is taken at a time. Files come first, because a replica
 // requests a copy again soon.
 
 // copying is a copy in progress.
@@ -476,7 +476,7 @@ type Series struct {
 	Head   schema.Head
 	Send   func(*schema.Frame) error // a new frame each time
 	sent   schema.Chunk
-	tables map[string]bool // tables of which a frame was sent
+	tables map[string]bool // tables for which a frame was sent
 }
 
 // Write sends a piece.
@@ -515,7 +515,7 @@ func (s *Series) send(l schema.Layout, h schema.Head, fill func(*schema.Frame)) 
 }
 
 // Answer returns the frames that send a piece to the member that requested it, in the order of their chunks, each with
-// the number of chunks. An empty piece, of a version that is gone, gives one frame without values.
+// the number of chunks. For an empty piece, of a version that is gone, it returns one frame without values.
 func (p *Pieces) Answer(h schema.Head, piece *state.CopyPiece) ([]*schema.Frame, error) {
 	var all []*schema.Frame
 	s := Series{Head: h, Send: func(f *schema.Frame) error {

@@ -12,19 +12,19 @@ import (
 // If trainers own dense parameters, all of them have the same values and optimizer state at one version, and shards
 // have neither. A checkpoint needs this state, and so does each trainer after a restart:
 //
-//  - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskTrainerChunk). Trainers learn from the
-//    result of the batch before, or from rows, that the version is written (schema.FlagCopy). That trainer then keeps a
-//    copy of what it will be asked for.
-//  - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second
-//    batch has closed.
+//   - The ps of a shard requests it from the trainer of lane 0, one chunk after another (AskTrainerChunk). The result
+//     of the previous batch, or rows, announce to trainers that the version is written (schema.FlagCopy). The trainer
+//     of lane 0 then makes a copy for these requests.
+//   - A trainer of a run that begins with a version requests each chunk from its shard, which has read it, until the
+//     second batch has closed.
 //
-// If trainers reduce among themselves, a chunk is asked for by the shard that would own it without that. The same holds
-// for the rows of replicated tables, which are asked for one stretch at a time (AskTrainerRows). A request without an
+// If trainers reduce among themselves, each chunk is requested by the shard that would own it otherwise. The same holds
+// for the rows of replicated tables, which are requested one range at a time (AskTrainerRows). A request without an
 // answer is repeated.
 
 // trainerState is a shard's part of the state that trainers own.
 type trainerState struct {
-	place   *schema.Placement // of the chunks and rows that are asked for here
+	place   *schema.Placement // placement of the chunks and rows requested here
 	chunks  []schema.ChunkRef // in order; empty if there are none
 	rows    []TrainerRows     // in order; empty if there are none
 	at      schema.Version    // version that the job resumed with, while a trainer may ask for it; else 0
@@ -40,7 +40,7 @@ type TrainerRows struct {
 	Rows      int
 }
 
-// placeTrainerState finds the chunks that are asked for here: parameters that all trainers have at one version.
+// placeTrainerState finds the chunks that this shard requests: parameters that all trainers have at one version.
 func (s *Shard) placeTrainerState() {
 	place, index := s.config.Placement, s.config.Index
 	if place.OfTrainers() == nil || place.PartyOf(index) == schema.ByTrainers {
@@ -60,11 +60,11 @@ func (s *Shard) placeTrainerState() {
 	}
 }
 
-// TrainerChunks returns the number of chunks that this shard asks trainers for.
+// TrainerChunks returns the number of chunks that this shard requests from trainers.
 func (s *Shard) TrainerChunks() int { return len(s.trainerState.chunks) }
 
-// AskTrainerChunk asks the trainer of lane 0 for the i-th of these chunks at a version that it has copied. The answer
-// repeats the number n of the request.
+// AskTrainerChunk returns the request to the trainer of lane 0 for the i-th of these chunks, at a version that it has
+// copied. The answer repeats the number n of the request.
 func (s *Shard) AskTrainerChunk(i int, v schema.Version, n schema.Sequence) (Output, error) {
 	c := s.trainerState.chunks[i]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
@@ -75,12 +75,12 @@ func (s *Shard) AskTrainerChunk(i int, v schema.Version, n schema.Sequence) (Out
 		Sequence: n}), nil
 }
 
-// TrainerPartitions returns the partitions of replicated tables that are asked for here: table by table, ascending.
+// TrainerPartitions returns the partitions of replicated tables that this shard requests: table by table, ascending.
 func (s *Shard) TrainerPartitions() []TrainerRows { return s.trainerState.rows }
 
-// AskTrainerRows asks the trainer of lane 0 for the rows of such a partition from a key on, at a version that it has
-// copied. The request also confirms the rows before that key. A key past the last row of the table gets no answer: it
-// confirms all rows that this shard asks for.
+// AskTrainerRows returns the request to the trainer of lane 0 for the rows of such a partition from a key on, at a
+// version that it has copied. The request also confirms the rows before that key. A key past the last row of the table
+// gets no answer: it confirms all rows that this shard requests.
 func (s *Shard) AskTrainerRows(r TrainerRows, from uint64, v schema.Version, n schema.Sequence) (Output, error) {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *Shard) resumable(ctx context.Context, v schema.Version) (dense *state.D
 	return r.resumed, r.tables, err
 }
 
-// resumableTables makes the replicated tables, with the partitions that are asked for here.
+// resumableTables makes the replicated tables, with the partitions that this shard requests.
 func (s *Shard) resumableTables(ctx context.Context) ([]*state.Array, error) {
 	tables := make([]*state.Array, len(s.config.Job.Tables))
 	for i := range s.config.Job.Tables {
@@ -177,7 +177,7 @@ func (s *Shard) resumableTables(ctx context.Context) ([]*state.Array, error) {
 	return tables, nil
 }
 
-// resumableDense makes the chunks that are asked for here.
+// resumableDense makes the chunks that this shard requests.
 func (s *Shard) resumableDense() (err error) {
 	chunks := s.trainersChunks()
 	values := make([][]float32, len(chunks))
@@ -212,7 +212,7 @@ func (s *Shard) closeResumed() {
 	r.at, r.resumed, r.tables = 0, nil, nil
 }
 
-// trainersChunks returns the chunks that are asked for here, in the shape in which trainers step them.
+// trainersChunks returns the chunks that this shard requests, in the form in which trainers step them.
 func (s *Shard) trainersChunks() (all []state.Chunk) {
 	for _, c := range s.trainerState.chunks {
 		all = append(all, state.PlacedChunk(s.config.Job, s.trainerState.place, c.Bucket, c.Chunk, true))
@@ -220,8 +220,8 @@ func (s *Shard) trainersChunks() (all []state.Chunk) {
 	return all
 }
 
-// OfTrainers returns the extent of the trainers' state that is asked for here. All chunks change with every batch, and
-// any row may.
+// OfTrainers returns the extent of the trainers' state that this shard requests. All chunks change with every batch,
+// and any row may.
 func (s *Shard) OfTrainers() (e state.Extent) {
 	for _, c := range s.trainersChunks() {
 		for _, p := range c.Pieces {
@@ -240,7 +240,7 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 	return e
 }
 
-// asksToCopy returns the flags of the result or rows that make a version, by which trainers learn that it is written.
+// asksToCopy returns the flags of the result or rows that make a version, which tell trainers that it is written.
 func (s *Shard) asksToCopy(v schema.Version) (flags uint32) {
 	if s.trainerState.place == nil || v == 0 || v != s.copies.At { // trainers have nothing to copy
 		return 0

@@ -20,8 +20,8 @@ type Clock interface {
 	Reach(contributor int, b schema.Batch) (Entry, *schema.FrameError)
 	// Enter opens the round of an accepted contribution.
 	Enter(Entry)
-	// Pull finds the round whose result a trainer requests again. begun reports that the trainer has begun the batch.
-	// If kept is false there is no answer yet; if the entry is Fresh then, the request has overtaken the contributions.
+	// Pull finds the round whose result a trainer requests again. begun: the trainer has begun the batch. If kept is
+	// false there is no result yet; if the entry is Fresh then, the request has overtaken the contributions.
 	Pull(contributor int, b schema.Batch, begun bool) (e Entry, kept bool, refused *schema.FrameError)
 	// Kept returns the published result of a closed round over the i-th chunk; nil if it was not made here.
 	Kept(e Entry, i int) *schema.Frame
@@ -147,7 +147,7 @@ func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
 	return &bounded{byBatch: byBatch{lines: []*Line{l}, results: results}, config: c}, nil
 }
 
-// Kept implements Clock: the result is that of the batch.
+// Kept implements Clock: the result has the batch's number.
 func (c *bounded) Kept(e Entry, i int) *schema.Frame { return c.results.of(i, e.Round) }
 
 // Closed implements Clock: all trainers receive the result.
@@ -175,7 +175,7 @@ func (c *byBatch) Lines() []*Line { return c.lines }
 // Line implements Clock.
 func (c *byBatch) Line(contributor int) *Line { return c.lines[min(contributor, len(c.lines)-1)] }
 
-// Reach implements Clock: the round is that of the batch.
+// Reach implements Clock: the round has the batch's number.
 func (c *byBatch) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameError) {
 	l := c.Line(contributor)
 	fresh, refused := l.Reach(b)

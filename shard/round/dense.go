@@ -56,7 +56,7 @@ type Chunk struct {
 type Dense struct {
 	config denseConfig
 	chunks []denseChunk
-	terms  []cuda.Term  // of the round that Next gave; scratch
+	terms  []cuda.Term  // of the round that Next returned; scratch
 	pair   [2]cuda.Term // of an early addition; scratch
 }
 
@@ -70,7 +70,7 @@ type denseChunk struct {
 // denseRound is the round of one batch over one chunk.
 type denseRound struct {
 	batch   schema.Batch
-	nodes   []lane.Node // that have contributed, in lane order; kept after closing to recognize repeats
+	nodes   []lane.Node // nodes that have contributed, in lane order; stored after closing to recognize repeats
 	weights []float64   // of nodes
 	lanes   int         // covered by nodes
 	sums    []denseSum  // in lane order
@@ -338,7 +338,7 @@ func (d *Dense) Next(i int) (Closing, bool) {
 	return Closing{r.batch, TreeWeight(d.config.lanes, r.nodes, r.weights), d.terms}, true
 }
 
-// Finish ends the round that Next gave: its payloads are released.
+// Finish ends the round that Next returned, and releases its payloads.
 func (d *Dense) Finish(i int, w *Weights, total float64) {
 	c := &d.chunks[i]
 	r := c.round(c.closed)

@@ -90,7 +90,7 @@ func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
 	return g, nil
 }
 
-// Versions returns the number of versions that are kept, and the number that there is memory for beside them.
+// Versions returns the number of stored versions, and the number of free ones.
 func (g *Grouped) Versions() (kept, free int) { return len(g.snapshots), len(g.free) }
 
 // Lines implements Clock.
@@ -103,7 +103,7 @@ func (g *Grouped) of(group schema.Batch) *[]groupMember {
 	return &g.members[group%schema.Batch(len(g.members))]
 }
 
-// snapshot returns a version that is kept or being made; else nil.
+// snapshot returns a version that is stored or being made; else nil.
 func (g *Grouped) snapshot(v schema.Version) *snapshot {
 	for i := range g.snapshots {
 		if g.snapshots[i].version == v {
@@ -535,12 +535,12 @@ func (l *Line) Advance(b schema.Batch) {
 	}
 }
 
-// kept returns the number of batches whose results are kept. The slowest trainer has contributed to batch d, the last
+// kept returns the number of batches whose results are stored. The slowest trainer has contributed to batch d, the last
 // that is complete here, and may miss the results of d-ahead and later ones; the fastest contributes to d+1+ahead.
 func kept[N ~uint64 | ~int](ahead N) N { return 2*ahead + 2 }
 
-// pull reports whether the result of a batch is kept or may still be made. overtook reports that the trainer has begun
-// the batch, but not here.
+// pull reports whether the result of a batch is stored or may still be made. overtook: the trainer has begun the batch,
+// but not here.
 func (l *Line) pull(b schema.Batch, begun bool) (overtook bool, refused *schema.FrameError) {
 	kept := kept(l.Ahead) - 1
 	if l.open[l.at(l.batch)] == l.rounds { // no result of the newest batch has replaced the oldest one

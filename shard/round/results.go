@@ -55,7 +55,7 @@ func (r *Results) Values(i int, v schema.Version) []float32 {
 	return r.chunks[i].frames[r.at(i, v)].Float32s()
 }
 
-// Seal gives a version of the i-th chunk its head, as the result of a batch, and its checksum. h has batch, weight,
+// Seal writes the head and the checksum of a version of the i-th chunk, as the result of a batch. h has batch, weight,
 // node and further flags. The frame is valid until a later version reuses its memory.
 func (r *Results) Seal(i int, v schema.Version, h schema.Head) *schema.Frame {
 	c := &r.chunks[i]
@@ -88,7 +88,7 @@ func (r *Results) of(i int, b schema.Batch) *schema.Frame {
 type rowResultsConfig struct {
 	backend    cuda.Backend
 	lanes      int
-	chunkBytes int         // of values in one frame; a row that is larger travels alone
+	chunkBytes int         // of values in one frame; a larger row has a frame of its own
 	versions   int         // number of batches whose results are kept
 	head       schema.Head // fields that the heads of results share: run id, generation, bucket and node
 	tables     []RowTable  // whose means are published, ascending
@@ -112,10 +112,10 @@ func Replicated(job *schema.Job, plan *schema.Plan, by schema.Party) []RowTable 
 }
 
 // RowResults are the frames in which the results of sparse rounds are published: for every replicated table the touched
-// keys and the mean gradient of each row. A job without such tables gets one empty frame for each batch, which says
+// keys and the mean gradient of each row. A job without such tables has one empty frame per batch, which only proves
 // that the round has closed. It is not safe for concurrent use.
 //
-// Memory: the keys and rows of each kept batch, and the same once more while a result is made.
+// Memory: the keys and rows of each stored batch, and the same once more while a result is made.
 type RowResults struct {
 	config rowResultsConfig
 	kept   []rowResult // of batch b at b % len
@@ -250,8 +250,8 @@ func (r *RowResults) put(f *schema.Frame, at rowCursor, n int) {
 }
 
 // A contribution in form bags is converted to form rows here, lane by lane: each distinct key gets the sum over its
-// positions of its bags' gradients, in canonical order. A trainer that sends rows does the same, and frames keep the
-// order of keys and positions, so both forms give equal bits.
+// positions of its bags' gradients, in canonical order. A trainer that sends rows does the same, and frames preserve
+// the order of keys and positions, so both forms produce equal bits.
 
 // expanding is scratch memory, reused from batch to batch.
 type expanding struct {

@@ -313,7 +313,7 @@ func (c *arrayCopy) rowsAt(p schema.Partition, first, end int) Rows {
 // scanMax bounds the rows that are examined for a piece, which takes about 50 us.
 const scanMax = 1 << 16
 
-// nextTouched returns the first rows, at most so many, at places [first, end) that were touched.
+// nextTouched returns the first touched rows, at most rows of them, at places [first, end).
 func (c *arrayCopy) nextTouched(first, end, rows int) Rows {
 	t := c.table
 	end = min(end, first+scanMax)
@@ -437,7 +437,7 @@ func (t *Array) Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows {
 	return r
 }
 
-// stretchRows returns the number of rows, at least one, in a stretch of so many values including slots and marks.
+// stretchRows returns the number of rows, at least one, in a stretch of valuesMax values including slots and marks.
 func (t *Array) stretchRows(valuesMax int) int {
 	each := t.dim
 	for _, s := range t.rule.slots {

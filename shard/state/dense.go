@@ -47,8 +47,8 @@ type Piece struct {
 }
 
 // Dense stores chunks of dense parameters in versions, with their optimizers. Version v of a chunk is the outcome of v
-// steps; a batch without samples leaves the values unchanged. Values are stored where the owner wants them, slots here,
-// outside the Go heap. Different chunks may be stepped concurrently; otherwise it is not safe for concurrent use.
+// steps; a batch without samples leaves the values unchanged. The owner chooses the memory of values; slots are stored
+// here, outside the Go heap. Different chunks may be stepped concurrently; otherwise it is not safe for concurrent use.
 //
 //	d, err := NewDense(config)
 //	err = d.Draw(ctx)
@@ -71,7 +71,7 @@ type denseChunk struct {
 	kept    [][][]float32  // each slot of the rule, by version
 	slots   [][]cuda.Slot  // the same, from each version to the next
 	steps   [2]uint64      // number of steps, by version
-	beyond  schema.Version // by which the steps of a restored moment were more than its number: learning rates count them
+	beyond  schema.Version // number by which the steps of a restored fuzzy checkpoint exceed its version; learning rates count them
 	touched uint8          // the interval of its last change
 }
 
@@ -108,7 +108,7 @@ func (d *Dense) versions() int {
 	return 2
 }
 
-// lay gives a chunk its slots, and returns the rest of the memory.
+// lay assigns memory to a chunk's slots, and returns the rest of the memory.
 func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
 	if c.rule == nil {
 		return free

@@ -55,7 +55,7 @@ const Newest = schema.Version(math.MaxUint64)
 
 // Errors of snapshots and restores.
 var (
-	// ErrVersion reports that a version is not kept: it does not exist yet, or a later one has replaced it. Nothing was
+	// ErrVersion reports that a version is not stored: it does not exist yet, or a later one has replaced it. Nothing was
 	// changed.
 	ErrVersion = errors.New("version is not kept")
 	// ErrSnapshot reports that a piece does not fit, or that pieces are missing. What was restored before stays, and
@@ -64,7 +64,7 @@ var (
 )
 
 // beyond returns by how many the steps exceed the batches of a version. They may in a fuzzy checkpoint, where each
-// trainer has made steps by itself (CopyWish.Moment).
+// trainer has made steps by itself (CopyRequest.Fuzzy).
 func beyond(v schema.Version, steps uint64) schema.Version {
 	return max(v, schema.Version(steps)) - v
 }
@@ -124,7 +124,7 @@ var ErrCopyBehind = errors.New("copy fell behind")
 
 // Limits of a copy that is taken while a job trains.
 const (
-	// CopyBytesMax bounds the old values of rows that change while a version is copied (CopyWish.BytesMax).
+	// CopyBytesMax bounds the old values of rows that change while a version is copied (CopyRequest.BytesMax).
 	CopyBytesMax = 64 << 20
 	// CopyValues is the number of values, including slots, that are copied at once: 64 KiB, which delay a batch by
 	// about 0.1 ms.
@@ -134,7 +134,7 @@ const (
 // CopyRequest is a request for a copy.
 type CopyRequest struct {
 	At       schema.Version // version to copy; 0: none
-	Since    schema.Version // earlier copied version, since which changes are wanted; 0: none
+	Since    schema.Version // earlier copied version: copy the changes since then; 0: none
 	All      bool           // copy everything; else what may have changed since Since
 	BytesMax int64          // limit of old values; the copy ends beyond it
 	Fuzzy    bool           // fuzzy checkpoint: copy the current state, under the number At
@@ -248,19 +248,19 @@ func checksum(values []float32) uint32 {
 	return crc32.Checksum(bytes, crc32.MakeTable(crc32.Castagnoli))
 }
 
-// undoLog holds the old values of a table's rows; nothing else keeps them. A round is applied in place, and each part
+// undoLog has the old values of a table's rows, which are stored nowhere else. A round is applied in place, and each part
 // of the log has one reader:
 //
 //	open  changes of the open round, for Rollback
 //	last  old rows, without slots, of the round that was committed last, for ReadPrevious
 //	held  rows that have changed since the copy in progress began, and that it has not reached
 //
-// Bytes, for rows of so many values including slots, with ArrayConfig.Undo:
+// Bytes for rows of a number of values, including slots, with ArrayConfig.Undo:
 //
 //	open  rows of the largest round * (4 values + 16)
 //	last  rows of the largest round * (4 columns + 8)
 //
-// With or without Undo, while a copy is in progress, whose owner limits it (CopyWish.BytesMax):
+// With or without Undo, while a copy is in progress, whose owner limits it (CopyRequest.BytesMax):
 //
 //	held  rows * (4 values + 8 + heldIndexBytes)
 type undoLog struct {
