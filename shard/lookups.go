@@ -27,7 +27,7 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 		return refused, nil
 	}
 	if early {
-		s.kept = s.park(contributor, h, v, payload)
+		s.retained = s.park(contributor, h, v, payload)
 		return nil, nil
 	}
 	if previous {
@@ -61,7 +61,7 @@ func (s *Shard) answerLookup(contributor int, h *schema.Head, v *schema.View) er
 	if err != nil {
 		return err
 	}
-	s.outputRows(contributor, h, s.asksToCopy(schema.Version(h.Batch)))
+	s.outputRows(contributor, h, s.copyFlags(schema.Version(h.Batch)))
 	if s.config.Journal != nil {
 		s.config.Journal(Journal{Kind: schema.KindLookup, From: s.config.Contributors[contributor].Member, Batch: h.Batch})
 	}
@@ -244,11 +244,11 @@ func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refu
 // published when the round closes.
 func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) *refusal {
 	dense := s.config.Placement.IsDense(h.Bucket)
-	e, kept, refused := s.clock.Pull(contributor, batch, batch == h.Batch)
+	e, stored, refused := s.clock.Pull(contributor, batch, batch == h.Batch)
 	if e.Fresh {
 		s.enter(e)
 	}
-	if refused != nil || !kept {
+	if refused != nil || !stored {
 		return refused
 	}
 	var frames []*schema.Frame

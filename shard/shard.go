@@ -93,7 +93,7 @@ type Shard struct {
 
 	trainerState trainerState  // of the part of the model that trainers own
 	rows         *schema.Frame // the answer to a lookup, refilled each time
-	kept         bool          // the shard uses the frame of this Step, and its payload, after Step
+	retained     bool          // the shard uses the frame of this Step, and its payload, after Step
 	stopped      *refusal      // reason to refuse further contributions (stopOnNonFinite); nil while the job trains
 }
 
@@ -174,9 +174,9 @@ func (s *Shard) Close() {
 //
 // An error means that the backend failed and the shard's state cannot be trusted: the job must end.
 func (s *Shard) Step(from schema.Member, v *schema.View, payload Payload) ([]Output, schema.Reason, error) {
-	s.outputs, s.kept = s.outputs[:0], false
+	s.outputs, s.retained = s.outputs[:0], false
 	defer func() {
-		if !s.kept {
+		if !s.retained {
 			round.Release(payload)
 		}
 	}()
@@ -291,9 +291,9 @@ func (s *Shard) stopOnNonFinite(contributor int, h *schema.Head, step func() (*r
 	s.stopped = refused
 	for i := range s.config.Contributors {
 		if i != contributor {
-			told := *h
-			told.Generation = s.since[i]
-			s.outputRefusal(s.config.Contributors[i].Member, told, refused)
+			head := *h
+			head.Generation = s.since[i]
+			s.outputRefusal(s.config.Contributors[i].Member, head, refused)
 		}
 	}
 	return refused, nil
@@ -518,7 +518,7 @@ func (s *Shard) stepDense(contributor int, h *schema.Head, v *schema.View, paylo
 		return refused, nil
 	}
 	s.enter(e)
-	s.kept = true
+	s.retained = true
 	if err := l.Dense.Add(&c, l.Weights(e.Round)); err != nil {
 		return nil, err
 	}
@@ -549,7 +549,7 @@ func (s *Shard) closeDense(l *round.Line, i int) error {
 			v = s.dense.Version(i)
 		}
 		frame := s.clock.Results(v).Seal(i, v, schema.Head{Batch: c.Batch, Weight: c.Weight, Node: l.Node,
-			Flags: s.asksToCopy(schema.Version(c.Batch) + 1)})
+			Flags: s.copyFlags(schema.Version(c.Batch) + 1)})
 		s.closed(l, c.Batch, l.Dense.Chunk(i).Bucket, frame)
 	}
 }
@@ -609,7 +609,7 @@ func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payl
 		return refused, nil
 	}
 	s.enter(e)
-	s.kept = true
+	s.retained = true
 	if err := l.Sparse.Add(&c, l.Weights(h.Batch)); err != nil {
 		return nil, err
 	}
@@ -679,7 +679,7 @@ func (s *Shard) applyRound(l *round.Line, b schema.Batch, total float64) ([]*sch
 			return nil, err
 		}
 	}
-	frames, err := l.Means.Make(l.Sparse, b, total, s.asksToCopy(schema.Version(b)+1))
+	frames, err := l.Means.Make(l.Sparse, b, total, s.copyFlags(schema.Version(b)+1))
 	if err == nil {
 		err = s.checkMeans(frames)
 	}

@@ -240,8 +240,8 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 	return e
 }
 
-// asksToCopy returns the flags of the result or rows that make a version, which tell trainers that it is written.
-func (s *Shard) asksToCopy(v schema.Version) (flags uint32) {
+// copyFlags returns the flags of the result or rows that make a version, which tell trainers that it is written.
+func (s *Shard) copyFlags(v schema.Version) (flags uint32) {
 	if s.trainerState.place == nil || v == 0 || v != s.copies.At { // trainers have nothing to copy
 		return 0
 	}

@@ -22,7 +22,7 @@ type Clock interface {
 	Enter(Entry)
 	// Pull finds the round whose result a trainer requests again. begun: the trainer has begun the batch. If kept is
 	// false there is no result yet; if the entry is Fresh then, the request has overtaken the contributions.
-	Pull(contributor int, b schema.Batch, begun bool) (e Entry, kept bool, refused *schema.FrameError)
+	Pull(contributor int, b schema.Batch, begun bool) (e Entry, stored bool, refused *schema.FrameError)
 	// Kept returns the published result of a closed round over the i-th chunk; nil if it was not made here.
 	Kept(e Entry, i int) *schema.Frame
 	// Begin makes room for the versions that a round makes, before the outcome of one of its chunks is computed.
@@ -90,7 +90,7 @@ func Versions(job *schema.Job) int {
 	if plan.Clock == schema.ClockGrouped {
 		return job.Trainers - plan.Group + 4
 	}
-	return kept(plan.Ahead)
+	return resultsStored(plan.Ahead)
 }
 
 // BatchesOpen returns the number of batches of each trainer that may have open rounds at once.
@@ -119,7 +119,7 @@ func (c *ClockConfig) line(whose schema.Member, count, ahead int, node lane.Node
 		l.Sparse = newSparse(sparseConfig{backend: c.Backend, lanes: lanes, count: count, ahead: ahead,
 			summing: c.Summing, dType: c.Place.Plan.DType, held: c.Held, tables: c.Place.SumTables(c.Owner), first: c.First})
 		l.Means = newRowResults(rowResultsConfig{backend: c.Backend, lanes: lanes, chunkBytes: c.Job.ChunkBytes,
-			versions: kept(ahead), head: head, tables: Replicated(c.Job, c.Place.Plan, by)})
+			versions: resultsStored(ahead), head: head, tables: Replicated(c.Job, c.Place.Plan, by)})
 	}
 	l.begin(c.First)
 	return l
@@ -138,12 +138,12 @@ type bounded struct {
 }
 
 func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
-	results, err := c.results(ctx, kept(ahead))
+	results, err := c.results(ctx, resultsStored(ahead))
 	if err != nil {
 		return nil, err
 	}
 	l := c.line(schema.All, c.Job.Lanes, ahead, lane.Root(c.Job.Lanes), nil)
-	l.Stays = kept(l.Ahead)
+	l.Stays = resultsStored(l.Ahead)
 	return &bounded{byBatch: byBatch{lines: []*Line{l}, results: results}, config: c}, nil
 }
 
@@ -186,7 +186,7 @@ func (c *byBatch) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameEr
 func (c *byBatch) Enter(e Entry) { e.Line.Advance(e.Round) }
 
 // Pull implements Clock.
-func (c *byBatch) Pull(contributor int, b schema.Batch, begun bool) (e Entry, kept bool, refused *schema.FrameError) {
+func (c *byBatch) Pull(contributor int, b schema.Batch, begun bool) (e Entry, stored bool, refused *schema.FrameError) {
 	l := c.Line(contributor)
 	overtook, refused := l.pull(b, begun)
 	return Entry{Line: l, Round: b, Fresh: overtook, contributor: contributor}, refused == nil && !overtook, refused
@@ -268,9 +268,9 @@ func WaitingFor(b schema.Batch, contributors []Contributor, lanes int, dense *De
 		}
 		w.Rounds++
 		for i, h := range contributors {
-			lacks := covered(nodes, int(h.First), h.Count) < h.Count
-			late[i] = late[i] || lacks
-			if lacks && w.Rounds == 1 {
+			misses := covered(nodes, int(h.First), h.Count) < h.Count
+			late[i] = late[i] || misses
+			if misses && w.Rounds == 1 {
 				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
 			}
 		}

@@ -288,16 +288,16 @@ func (d *Dense) forget(i int, b schema.Batch, first, count int) {
 		return
 	}
 	within := func(n lane.Node) bool { return int(n.First) >= first && n.End() <= first+count }
-	kept := 0
+	left := 0
 	for at, n := range r.nodes {
 		if within(n) {
 			r.lanes -= int(n.Count)
 			continue
 		}
-		r.nodes[kept], r.weights[kept] = n, r.weights[at]
-		kept++
+		r.nodes[left], r.weights[left] = n, r.weights[at]
+		left++
 	}
-	r.nodes, r.weights = r.nodes[:kept], r.weights[:kept]
+	r.nodes, r.weights = r.nodes[:left], r.weights[:left]
 	r.sums = slices.DeleteFunc(r.sums, func(s denseSum) bool {
 		if !within(s.node) {
 			return false

@@ -91,7 +91,7 @@ func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
 }
 
 // Versions returns the number of stored versions, and the number of free ones.
-func (g *Grouped) Versions() (kept, free int) { return len(g.snapshots), len(g.free) }
+func (g *Grouped) Versions() (stored, free int) { return len(g.snapshots), len(g.free) }
 
 // Lines implements Clock.
 func (g *Grouped) Lines() []*Line { return []*Line{g.line} }
@@ -203,13 +203,13 @@ func (g *Grouped) complete(group schema.Batch, nodes []lane.Node) bool {
 		return false
 	}
 	return !slices.ContainsFunc(members, func(m groupMember) bool {
-		return !g.contributors[m.contributor].departed && g.lacks(m.contributor,
+		return !g.contributors[m.contributor].departed && g.misses(m.contributor,
 			nodes)
 	})
 }
 
-// lacks reports whether nodes do not cover the lanes of a trainer.
-func (g *Grouped) lacks(contributor int, nodes []lane.Node) bool {
+// misses reports whether nodes do not cover the lanes of a trainer.
+func (g *Grouped) misses(contributor int, nodes []lane.Node) bool {
 	h := &g.config.Contributors[contributor]
 	return covered(nodes, int(h.First), h.Count) < h.Count
 }
@@ -308,7 +308,7 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Receiver {
 }
 
 // Pull implements Clock: a trainer may request the result of its last request again.
-func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept bool, refused *schema.FrameError) {
+func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, stored bool, refused *schema.FrameError) {
 	k := &g.contributors[contributor]
 	begins := !g.asked(k) && k.next > 0 && b == k.next-1 // the version that the job resumed with
 	switch {
@@ -354,7 +354,7 @@ func (g *Grouped) leave(contributor int) {
 		return
 	}
 	for i := range dense.Chunks() {
-		if dense.Closed(i) <= k.group && g.lacks(contributor, dense.Nodes(i, k.group)) {
+		if dense.Closed(i) <= k.group && g.misses(contributor, dense.Nodes(i, k.group)) {
 			dense.forget(i, k.group, int(h.First), h.Count)
 		}
 	}
@@ -384,7 +384,7 @@ func (g *Grouped) Waiting() Waiting {
 		c := l.Dense.Chunk(i)
 		w.Rounds++
 		for _, m := range *g.of(w.Batch) {
-			if !g.contributors[m.contributor].departed && w.Rounds == 1 && g.lacks(m.contributor, l.Dense.Nodes(i, w.Batch)) {
+			if !g.contributors[m.contributor].departed && w.Rounds == 1 && g.misses(m.contributor, l.Dense.Nodes(i, w.Batch)) {
 				w.Members, w.Bucket, w.Chunk = append(w.Members, g.config.Contributors[m.contributor].Member), c.Bucket, c.Chunk
 			}
 		}
@@ -535,25 +535,26 @@ func (l *Line) Advance(b schema.Batch) {
 	}
 }
 
-// kept returns the number of batches whose results are stored. The slowest trainer has contributed to batch d, the last
-// that is complete here, and may miss the results of d-ahead and later ones; the fastest contributes to d+1+ahead.
-func kept[N ~uint64 | ~int](ahead N) N { return 2*ahead + 2 }
+// resultsStored returns the number of batches whose results are stored. The slowest trainer has contributed to batch d,
+// the last that is complete here, and may miss the results of d-ahead and later ones; the fastest contributes to
+// d+1+ahead.
+func resultsStored[N ~uint64 | ~int](ahead N) N { return 2*ahead + 2 }
 
 // pull reports whether the result of a batch is stored or may still be made. overtook: the trainer has begun the batch,
 // but not here.
 func (l *Line) pull(b schema.Batch, begun bool) (overtook bool, refused *schema.FrameError) {
-	kept := kept(l.Ahead) - 1
+	stored := resultsStored(l.Ahead) - 1
 	if l.open[l.at(l.batch)] == l.rounds { // no result of the newest batch has replaced the oldest one
-		kept++
+		stored++
 	}
 	switch {
 	case begun && b > l.batch && b <= l.done+l.Ahead:
 		return true, nil // it has overtaken the contributions: pulls and bulk use different connections
 	case b > l.batch:
 		return false, schema.Refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", b, l.batch)
-	case b+kept < l.batch:
+	case b+stored < l.batch:
 		return false, schema.Refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d to %d are kept",
-			b, l.batch-kept, l.batch)
+			b, l.batch-stored, l.batch)
 	}
 	return false, nil
 }

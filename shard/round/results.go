@@ -118,7 +118,7 @@ func Replicated(job *schema.Job, plan *schema.Plan, by schema.Party) []RowTable 
 // Memory: the keys and rows of each stored batch, and the same once more while a result is made.
 type RowResults struct {
 	config rowResultsConfig
-	kept   []rowResult // of batch b at b % len
+	stored []rowResult // of batch b at b % len
 	means  []rowMeans  // of Tables; scratch
 	term   [1]cuda.Term
 }
@@ -140,7 +140,7 @@ type rowMeans struct {
 
 // newRowResults makes results without frames.
 func newRowResults(c rowResultsConfig) *RowResults {
-	return &RowResults{config: c, kept: make([]rowResult, c.versions), means: make([]rowMeans, len(c.tables))}
+	return &RowResults{config: c, stored: make([]rowResult, c.versions), means: make([]rowMeans, len(c.tables))}
 }
 
 // Make divides the sums of the round that s.Next returned by weight, writes them into frames in ascending order of
@@ -152,7 +152,7 @@ func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64, flags uint3
 			return nil, fmt.Errorf("average rows of table %d in batch %d: %w", t.id, b, err)
 		}
 	}
-	k := &r.kept[b%schema.Batch(len(r.kept))]
+	k := &r.stored[b%schema.Batch(len(r.stored))]
 	k.made, k.batch, k.used = true, b, 0
 	next := rowCursor{}
 	for more := true; more; k.used++ {
@@ -176,7 +176,7 @@ func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64, flags uint3
 
 // Kept returns the result of a batch as Make returned it; nil if it was not made or is too old.
 func (r *RowResults) Kept(b schema.Batch) []*schema.Frame {
-	if k := &r.kept[b%schema.Batch(len(r.kept))]; k.made && k.batch == b {
+	if k := &r.stored[b%schema.Batch(len(r.stored))]; k.made && k.batch == b {
 		return k.frames[:k.used]
 	}
 	return nil

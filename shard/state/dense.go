@@ -65,14 +65,14 @@ type Dense struct {
 
 // denseChunk is the newest version of a chunk. Fields that are kept by version have version v at index v % len.
 type denseChunk struct {
-	version schema.Version
-	first   schema.Version // first version here: one that was restored, or 0
-	rule    *rule          // of this chunk alone, because a step changes it
-	kept    [][][]float32  // each slot of the rule, by version
-	slots   [][]cuda.Slot  // the same, from each version to the next
-	steps   [2]uint64      // number of steps, by version
-	beyond  schema.Version // number by which the steps of a restored fuzzy checkpoint exceed its version; learning rates count them
-	touched uint8          // the interval of its last change
+	version    schema.Version
+	first      schema.Version // first version here: one that was restored, or 0
+	rule       *rule          // of this chunk alone, because a step changes it
+	slotValues [][][]float32  // each slot of the rule, by version
+	slots      [][]cuda.Slot  // the same, from each version to the next
+	steps      [2]uint64      // number of steps, by version
+	beyond     schema.Version // number by which the steps of a restored fuzzy checkpoint exceed its version; learning rates count them
+	touched    uint8          // the interval of its last change
 }
 
 // NewDense makes state whose values are in the memory that Values returns: see Draw.
@@ -113,18 +113,18 @@ func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
 	if c.rule == nil {
 		return free
 	}
-	c.kept, c.slots = make([][][]float32, versions), make([][]cuda.Slot, versions)
-	for v := range c.kept {
+	c.slotValues, c.slots = make([][][]float32, versions), make([][]cuda.Slot, versions)
+	for v := range c.slotValues {
 		for range c.rule.slots {
 			fill(free[:elements], c.rule.initial)
-			c.kept[v] = append(c.kept[v], free[:elements:elements])
+			c.slotValues[v] = append(c.slotValues[v], free[:elements:elements])
 			free = free[aligned(elements):]
 		}
 	}
 	for v := range c.slots {
-		next := c.kept[(v+1)%versions]
+		next := c.slotValues[(v+1)%versions]
 		for s, shape := range c.rule.slots {
-			c.slots[v] = append(c.slots[v], cuda.Slot{Name: shape.name, Before: cuda.Float32s(c.kept[v][s]),
+			c.slots[v] = append(c.slots[v], cuda.Slot{Name: shape.name, Before: cuda.Float32s(c.slotValues[v][s]),
 				After: cuda.Float32s(next[s])})
 		}
 	}
@@ -175,7 +175,7 @@ func (d *Dense) String() string {
 	for i := range d.chunks {
 		c := &d.chunks[i]
 		fmt.Fprintf(&b, "chunk %d: version %d steps %d", i, c.version, c.steps)
-		for _, slots := range c.kept {
+		for _, slots := range c.slotValues {
 			for s, values := range slots {
 				fmt.Fprintf(&b, " %s %08x", c.rule.slots[s].name, checksum(values))
 			}
@@ -277,10 +277,10 @@ func (d *Dense) assign(i int, c *denseChunk, out []float32, lanes int, weight fl
 // keepSlots copies the slots of the newest version to the next.
 func (c *denseChunk) keepSlots() {
 	if c.rule != nil {
-		at := c.version % schema.Version(len(c.kept))
-		next := (c.version + 1) % schema.Version(len(c.kept))
-		for s, values := range c.kept[at] {
-			copy(c.kept[next][s], values)
+		at := c.version % schema.Version(len(c.slotValues))
+		next := (c.version + 1) % schema.Version(len(c.slotValues))
+		for s, values := range c.slotValues[at] {
+			copy(c.slotValues[next][s], values)
 		}
 	}
 }
@@ -479,20 +479,20 @@ func (d *Dense) Snapshot(v schema.Version, yield func(Tensor) error) error {
 	return nil
 }
 
-// piece returns a piece of a chunk at a version that is kept.
+// piece returns a piece of a chunk at a stored version.
 func (d *Dense) piece(i, piece int, v schema.Version) Tensor {
 	c, p := &d.chunks[i], &d.config.Chunks[i].Pieces[piece]
 	t := Tensor{Name: p.Name, From: p.From, Values: d.config.Values(i, v)[p.Offset : p.Offset+p.Elements], Version: v,
 		Steps: c.steps[v%2]}
 	if c.rule != nil {
-		for s, kept := range c.keptAt(v) {
-			t.Slots = append(t.Slots, Slot{c.rule.slots[s].name, kept[p.Offset : p.Offset+p.Elements]})
+		for s, values := range c.slotsAt(v) {
+			t.Slots = append(t.Slots, Slot{c.rule.slots[s].name, values[p.Offset : p.Offset+p.Elements]})
 		}
 	}
 	return t
 }
 
-// Pieces returns the pieces of a chunk at a version that is kept, in the owner's memory.
+// Pieces returns the pieces of a chunk at a stored version, in the owner's memory.
 func (d *Dense) Pieces(i int, v schema.Version) (all []Tensor) {
 	for p := range d.config.Chunks[i].Pieces {
 		all = append(all, d.piece(i, p, v))
@@ -500,9 +500,9 @@ func (d *Dense) Pieces(i int, v schema.Version) (all []Tensor) {
 	return all
 }
 
-// keptAt returns the slots of a version.
-func (c *denseChunk) keptAt(v schema.Version) [][]float32 {
-	return c.kept[v%schema.Version(len(c.kept))]
+// slotsAt returns the slots of a version.
+func (c *denseChunk) slotsAt(v schema.Version) [][]float32 {
+	return c.slotValues[v%schema.Version(len(c.slotValues))]
 }
 
 // DenseRestore replaces the contents of a Dense by a snapshot.
@@ -554,8 +554,8 @@ func (r *DenseRestore) put(i int, t *Tensor, from span, to int) error {
 		if err := c.rule.checkSlots(t.Slots, func(slotShape) int { return len(t.Values) }); err != nil {
 			return err
 		}
-		for s, kept := range c.keptAt(c.version) {
-			copy(kept[to:], t.Slots[s].Values[from.lo:from.hi])
+		for s, values := range c.slotsAt(c.version) {
+			copy(values[to:], t.Slots[s].Values[from.lo:from.hi])
 		}
 	}
 	copy(r.dense.config.Values(i, c.version)[to:], t.Values[from.lo:from.hi])

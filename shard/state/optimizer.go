@@ -256,7 +256,7 @@ func (d *Dense) checkOutcome(i int, out []float32, slots bool) error {
 	err := CheckFinite(d.config.Backend, out, name)
 	c := &d.chunks[i]
 	for s := 0; slots && s < len(c.rule.slots) && err == nil; s++ {
-		next := c.kept[(c.version+1)%schema.Version(len(c.kept))]
+		next := c.slotValues[(c.version+1)%schema.Version(len(c.slotValues))]
 		err = CheckFinite(d.config.Backend, next[s],
 			func(at int) string { return fmt.Sprintf("%s of %s", c.rule.slots[s].name, name(at)) })
 	}
