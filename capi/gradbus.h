@@ -85,11 +85,11 @@ int32_t gradbus_resume(void);
 int32_t gradbus_cancel(gradbus_handle session, const char *reason);
 
 /* Shards within this process, for sessions of this process. options is NULL or JSON, all of it optional:
- *   {"shards": 1, "memory_mib": 0, "checkpoint_dir": "/path", "checkpoint_every": "10s", "checkpoint_keep": 2,
+ *   {"shards": 1, "memory_mib": 0, "checkpoint_dir": "/path", "checkpoint_keep": 2,
  *    "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
  * shards: how many each job is cut into, 1 to 64. memory_mib: MiB that jobs may hold; 0 is three quarters of the
- * machine's memory. checkpoint_dir, _every and _keep: where, how often and how many versions of jobs are written, as the
- * flags of ./bin/ps say. backend, threads: what computes, as the flags of ./bin/ps say; for
+ * machine's memory. checkpoint_dir, checkpoint_keep: where gradbus_checkpoint writes versions of jobs, and how many stay.
+ * backend, threads: what computes, as the flags of ./bin/ps say; for
  * cuda, library is the path of build/libgradbus.so, since this library has no CUDA; where it is left out, the variable
  * GRADBUS_KERNEL_LIBRARY counts, as it was when this library was loaded. log: a file to which warnings are appended.
  * A value that is not finite ends the training of such a session alone (GRADBUS_JOB): gradbus_lookup, gradbus_table,
@@ -265,9 +265,15 @@ int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from_batch, float scal
 /* Waits. Makes the newest complete version durable, so that a job can resume from it: on the disk with the state of
  * optimizers. *version, where it is not NULL, is how many batches it has had. folder is where a session of gradbus_local
  * writes, of which one without checkpoint_dir has one for ever; NULL is the folder that is in use, and that of the ps.
+ * program are bytes of the caller's that belong to the version, at most 64 MiB, of a session of gradbus_local alone.
  * GRADBUS_ORDER while a batch is under way and before the first; GRADBUS_FILE where folder cannot be used; GRADBUS_JOB
  * where the version is not written, with the reason. */
-int32_t gradbus_checkpoint(gradbus_handle session, const char *folder, uint64_t *version);
+int32_t gradbus_checkpoint(gradbus_handle session, const char *folder, const void *program, int64_t bytes,
+                           uint64_t *version);
+
+/* The bytes that gradbus_checkpoint was given with the version at which the session was resumed; none where *program is
+ * NULL. They are the caller's, to be given to gradbus_free. GRADBUS_FILE where they are not what was written. */
+int32_t gradbus_program(gradbus_handle session, void **program, int64_t *bytes);
 
 /* Waits. Rows first to first+count-1 of a table at the newest complete version, [count, dim]. */
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows);

@@ -109,9 +109,8 @@ func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_
 			MemoryMiB int64  `json:"memory_mib"` // that jobs may hold; 0: three quarters of the machine's
 			Log       string `json:"log"`
 			// As the flags of ps of these names.
-			CheckpointDir   string `json:"checkpoint_dir"`
-			CheckpointEvery string `json:"checkpoint_every"`
-			CheckpointKeep  int    `json:"checkpoint_keep"`
+			CheckpointDir  string `json:"checkpoint_dir"`
+			CheckpointKeep int    `json:"checkpoint_keep"`
 		}
 		if out == nil {
 			return fmt.Errorf("%w: shards is NULL", errArgument)
@@ -134,7 +133,7 @@ func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_
 		}
 		s, err := local.Start(context.Background(), local.Options{Shards: o.Shards, Backend: backend, Log: log,
 			MemoryBytesMax: o.MemoryMiB << 20, MemorySetting: "memory_mib",
-			CheckpointDir: o.CheckpointDir, CheckpointEvery: o.CheckpointEvery, CheckpointKeep: o.CheckpointKeep})
+			CheckpointDir: o.CheckpointDir, CheckpointKeep: o.CheckpointKeep})
 		if err != nil {
 			backend.Close()
 			file.Close()

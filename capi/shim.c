@@ -107,8 +107,12 @@ int32_t gradbus_digest(gradbus_handle session, uint8_t digest[32]) { CALL(go_dig
 int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from, float scale, uint64_t *decided) {
   CALL(go_scale_lr(self(), session, from, scale, decided));
 }
-int32_t gradbus_checkpoint(gradbus_handle session, const char *folder, uint64_t *version) {
-  CALL(go_checkpoint(self(), session, (char *)folder, version));
+int32_t gradbus_checkpoint(gradbus_handle session, const char *folder, const void *program, int64_t bytes,
+                           uint64_t *version) {
+  CALL(go_checkpoint(self(), session, (char *)folder, (void *)program, bytes, version));
+}
+int32_t gradbus_program(gradbus_handle session, void **program, int64_t *bytes) {
+  CALL(go_program(self(), session, program, bytes));
 }
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows) {
   CALL(go_table(self(), session, table, first, count, rows));

@@ -8,8 +8,10 @@ import "C"
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"gradbus/schema"
@@ -95,20 +97,75 @@ func go_scale_lr(t *C.gradbus_thread, handle C.gradbus_handle, from C.uint64_t, 
 }
 
 //export go_checkpoint
-func go_checkpoint(t *C.gradbus_thread, handle C.gradbus_handle, folder *C.char, version *C.uint64_t) C.int32_t {
-	return trains(t, handle, func(ctx context.Context, s *session) error {
+func go_checkpoint(t *C.gradbus_thread, handle C.gradbus_handle, folder *C.char, program unsafe.Pointer, n C.int64_t,
+	version *C.uint64_t) C.int32_t {
+	given := false
+	return trains(t, handle, func(ctx context.Context, s *session) (err error) {
 		if s.batch != nil {
 			return fmt.Errorf("%w: checkpoint: batch %d is under way: want gradbus_commit before", trainer.ErrOrder,
 				s.batch.Number())
 		}
-		if err := s.of.checkpointsIn(C.GoString(folder)); err != nil {
-			return err
+		if !given {
+			if err := s.giveProgram(program, int64(n)); err != nil {
+				return err
+			}
+			if err := s.of.checkpointsIn(C.GoString(folder)); err != nil {
+				return err
+			}
+			given = true
 		}
 		v, err := s.Checkpoint(ctx)
+		if s.of != nil && !errors.Is(err, trainer.ErrAgain) {
+			s.of.SetProgram(s.Job().Name, nil)
+		}
 		if err == nil && version != nil {
 			*version = C.uint64_t(v)
 		}
 		return err
+	})
+}
+
+// giveProgram sets the caller's part of the version that is written next.
+func (s *session) giveProgram(program unsafe.Pointer, n int64) error {
+	data, err := slice("program", (*byte)(program), n)
+	switch {
+	case err != nil:
+		return err
+	case len(data) > programBytesMax:
+		return fmt.Errorf("%w: program: %d bytes: want at most %d", errArgument, len(data), programBytesMax)
+	case s.of == nil && program != nil:
+		return fmt.Errorf("%w: program: want none of a session at a ps", errArgument)
+	case s.of != nil:
+		s.of.SetProgram(s.Job().Name, slices.Clone(data))
+	}
+	return nil
+}
+
+// programBytesMax bounds what a caller adds to a version.
+const programBytesMax = 64 << 20
+
+//export go_program
+func go_program(t *C.gradbus_thread, handle C.gradbus_handle, program *unsafe.Pointer, n *C.int64_t) C.int32_t {
+	return now(t, func() error {
+		s, err := usable(handle)
+		if err == nil && (program == nil || n == nil) {
+			err = fmt.Errorf("%w: program or bytes is NULL", errArgument)
+		}
+		if err != nil {
+			return err
+		}
+		*program, *n = nil, 0
+		if s.of == nil {
+			return nil
+		}
+		data, err := s.of.Program(s.Job().Name)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errFile, err)
+		}
+		if data != nil {
+			*program, *n = C.CBytes(data), C.int64_t(len(data))
+		}
+		return nil
 	})
 }
 

@@ -244,7 +244,7 @@ func TestPruneOfChains(t *testing.T) {
 	prune(2, 12, 11, 10, 9, 8)
 	step(13)
 	f.write(t, dir, 13, 11)
-	resealed(t, dir, link(10), `"format": 2`, `"format": 3`) // who knows what it goes on from
+	resealed(t, dir, link(10), `"format": 2`, `"format": 4`) // who knows what it goes on from
 	prune(2, 13, 11, 10, 9, 8)
 }
 

@@ -218,8 +218,9 @@ func TestManifestsThatSayWrongThings(t *testing.T) {
 		from, to string
 		want     error
 	}{
-		"3, and this program reads up to 2": {`"format": 1`, `"format": 3`, ErrNewer},
-		"4, and this program reads up to 2": {`"format": 1`, `"format": 4, "more": 1`, ErrNewer},
+		"4, and this program reads up to 3": {`"format": 1`, `"format": 4`, ErrNewer},
+		"5, and this program reads up to 3": {`"format": 1`, `"format": 5, "more": 1`, ErrNewer},
+		"3 with a program's part":           {`"format": 1`, `"format": 3`, ErrDamaged},
 		"format 0":                          {`"format": 1`, `"format": 0`, ErrDamaged},
 		"want 1 of a full checkpoint":       {`"format": 1`, `"format": 2`, ErrDamaged},
 		`unknown field "more"`:              {`"shards"`, `"more": 1, "shards"`, ErrDamaged},

@@ -6,6 +6,7 @@
 // Below a folder DIR that an operator chooses are
 //
 //	DIR/<job name>/<id>/s<shard>.safetensors   a part for each shard, written by the ps that has it
+//	DIR/<job name>/<id>/program                bytes of the program's own, at most 64 MiB, where it has given any
 //	DIR/<job name>/<id>/complete.json          the manifest, written last, by the coordinator's ps
 //
 // An ID names the run that wrote the checkpoint, and the version. A checkpoint counts from the moment at which

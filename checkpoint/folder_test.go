@@ -199,7 +199,7 @@ func TestPrune(t *testing.T) {
 	f.savePart(t, dir, at(6), 0)                          // given up
 	f.savePart(t, dir, at(9), 0)                          // on its way
 	f.savePart(t, dir, at(10), 1)
-	resealed(t, dir, at(1), `"format": 1`, `"format": 3`)
+	resealed(t, dir, at(1), `"format": 1`, `"format": 4`)
 	if _, _, err := newest(t.Context(), dir, f.job); err != nil {
 		t.Error(err)
 	}

@@ -119,7 +119,7 @@ func TestChainRoundTrip(t *testing.T) {
 	dir, f, texts := chained(t)
 	elsewhere := t.TempDir()
 	m, skipped, err := newest(t.Context(), dir, f.job)
-	if err != nil || len(skipped) > 0 || m.ID != link(5) || m.Full() || len(m.Chain()) != 4 || m.Format != Format {
+	if err != nil || len(skipped) > 0 || m.ID != link(5) || m.Full() || len(m.Chain()) != 4 || m.Format != formatIncrement {
 		t.Fatalf("%+v, %v, %v", m, skipped, err)
 	}
 	full := f.write(t, elsewhere, 5, 0)

@@ -24,10 +24,12 @@ import (
 	"gradbus/shard/state"
 )
 
-// Formats that this package writes and reads: a full checkpoint has format 1, an increment format 2.
+// Formats that this package writes and reads: a full checkpoint has format 1, an increment format 2, and either of them
+// with a program's part format 3.
 const (
-	formatFull = 1
-	Format     = 2 // the highest
+	formatFull      = 1
+	formatIncrement = 2
+	Format          = 3 // the highest
 )
 
 // Reasons why a checkpoint cannot be used.
@@ -54,7 +56,8 @@ type Manifest struct {
 	LR      []schema.LRChange `json:"lr"`                      // changes of the learning rates so far, ascending
 	Here    int               `json:"trainers_here,omitempty"` // number of trainers at that time; 0: not recorded
 	Created time.Time         `json:"created"`
-	Base    *Base             `json:"base,omitempty"` // of an increment; nil for a full checkpoint
+	Base    *Base             `json:"base,omitempty"`    // of an increment; nil for a full checkpoint
+	Program *ProgramInfo      `json:"program,omitempty"` // nil: there is no such part
 
 	digest string    // of the job's manifest as it was read; "" if it was not read
 	base   *Manifest // the opened base
@@ -67,6 +70,48 @@ type manifestFile struct {
 	Manifest
 	Job      json.RawMessage `json:"job"`
 	Checksum string          `json:"crc32c,omitempty"`
+}
+
+// ProgramInfo is the size and the checksum of a program's part: bytes whose meaning the program knows alone.
+type ProgramInfo struct {
+	Bytes    int64  `json:"bytes"`
+	Checksum uint32 `json:"crc32c"`
+}
+
+// ProgramBytesMax bounds a program's part.
+const ProgramBytesMax = 64 << 20
+
+// WriteProgram writes the program's part of a checkpoint that is to be completed.
+func (m *Manifest) WriteProgram(dir string, data []byte) error {
+	if len(data) > ProgramBytesMax {
+		return fmt.Errorf("program's part of checkpoint %s: %d bytes: want at most %d", m.ID, len(data), ProgramBytesMax)
+	}
+	err := atomicfile.Write(programPath(dir, m.Job.Name, m.ID), fileMode, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("program's part of checkpoint %s: %w", m.ID, err)
+	}
+	m.Program = &ProgramInfo{Bytes: int64(len(data)), Checksum: crc32c.Update(0, data)}
+	return nil
+}
+
+// ReadProgram returns the program's part of a checkpoint; nil: there is none. It fails with ErrDamaged if it is not what
+// was written.
+func (m *Manifest) ReadProgram(dir string) ([]byte, error) {
+	if m.Program == nil {
+		return nil, nil
+	}
+	path := programPath(dir, m.Job.Name, m.ID)
+	data, err := regular.ReadIn(dir, filepath.Join(string(m.Job.Name), m.ID.String(), programName), ProgramBytesMax)
+	if err != nil {
+		return nil, judged(err)
+	}
+	if int64(len(data)) != m.Program.Bytes || crc32c.Update(0, data) != m.Program.Checksum {
+		return nil, fmt.Errorf("%s: %w: it is not what was written", path, ErrDamaged)
+	}
+	return data, nil
 }
 
 // Text before and after the digits of the checksum.
@@ -87,9 +132,7 @@ func Complete(dir string, m *Manifest) error {
 }
 
 func complete(dir string, m *Manifest) error {
-	if m.Format = formatFull; m.Base != nil {
-		m.Format = Format
-	}
+	m.Format = m.format()
 	if m.Created.IsZero() {
 		m.Created = time.Now()
 	}
@@ -119,13 +162,25 @@ func complete(dir string, m *Manifest) error {
 	})
 }
 
+// format returns the format of a manifest with these contents.
+func (m *Manifest) format() int {
+	switch {
+	case m.Program != nil:
+		return Format
+	case m.Base != nil:
+		return formatIncrement
+	}
+	return formatFull
+}
+
 // check returns what is wrong with a manifest by itself.
 func (m *Manifest) check() error {
 	switch {
-	case m.Format == formatFull && m.Base != nil || m.Format == Format && m.Base == nil:
-		return fmt.Errorf("format %d: want %d of a full checkpoint, and %d of one with a base", m.Format, formatFull, Format)
-	case m.Format < formatFull || m.Format > Format:
-		return fmt.Errorf("format %d: want %d or %d", m.Format, formatFull, Format)
+	case m.Format != m.format():
+		return fmt.Errorf("format %d: want %d of a full checkpoint, %d of one with a base, and %d with a program's part",
+			m.Format, formatFull, formatIncrement, Format)
+	case m.Program != nil && (m.Program.Bytes < 0 || m.Program.Bytes > ProgramBytesMax):
+		return fmt.Errorf("program's part of %d bytes: want at most %d", m.Program.Bytes, ProgramBytesMax)
 	case m.Job == nil:
 		return errors.New("no job: want its manifest")
 	case m.ID.Epoch == 0:
@@ -320,7 +375,10 @@ func (id *ID) UnmarshalText(text []byte) (err error) {
 }
 
 // Names below a folder of checkpoints.
-const completeName = "complete.json"
+const (
+	completeName = "complete.json"
+	programName  = "program"
+)
 
 func jobFolder(dir string, job schema.JobName) string { return filepath.Join(dir, string(job)) }
 
@@ -360,6 +418,10 @@ func checkBelow(dir, path string) error {
 		err = fmt.Errorf("want a folder below %s, and no link out of it: %w", dir, err)
 	}
 	return err
+}
+
+func programPath(dir string, job schema.JobName, id ID) string {
+	return filepath.Join(folderOf(dir, job, id), programName)
 }
 
 func completePath(dir string, job schema.JobName, id ID) string {
@@ -742,6 +804,9 @@ func (m *Manifest) verify(ctx context.Context, dir string) error {
 		case sum != want.Checksum:
 			return fmt.Errorf("%s: %w: checksum %08x, want %08x", path, ErrDamaged, sum, want.Checksum)
 		}
+	}
+	if _, err := m.ReadProgram(dir); err != nil {
+		return err
 	}
 	return m.eachPart(dir, func(int, *partFile) error { return nil })
 }

@@ -54,6 +54,7 @@ func TestCheckpoint(t *testing.T) {
 		if n > 0 {
 			must(t, trainReadable(t.Context(), session, n, 1, none))
 		}
+		first.SetProgram("readable", []byte{byte(n)})
 		for range 2 { // once more changes nothing
 			if v, err := session.Checkpoint(t.Context()); err != nil || v != schema.Version(n+1) {
 				t.Fatalf("version %d, %v: want %d", v, err, n+1)
@@ -73,6 +74,9 @@ func TestCheckpoint(t *testing.T) {
 		session := join(s, true)
 		if v := session.Version(); v != 3 {
 			t.Fatalf("resumed at version %d, want 3", v)
+		}
+		if program, err := s.Program("readable"); err != nil || !slices.Equal(program, []byte{2}) {
+			t.Errorf("program's part %v, %v", program, err)
 		}
 		must(t, trainReadable(t.Context(), session, 3, 2, none))
 		if digest(session) != want {

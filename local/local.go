@@ -16,7 +16,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 
@@ -40,10 +39,10 @@ type Options struct {
 	MemoryBytesMax int64
 	// MemorySetting is the user's name of MemoryBytesMax in error texts. Default: its name here.
 	MemorySetting string
-	// CheckpointDir is the folder for versions of jobs; see also Shards.SetFolder. CheckpointEvery is the interval
-	// ("10m", or a number of batches) and CheckpointKeep the number of versions, as for the flags of ps.
-	CheckpointDir, CheckpointEvery string
-	CheckpointKeep                 int
+	// CheckpointDir is the folder for versions that trainers request (trainer.Session.Checkpoint), and CheckpointKeep the
+	// number of versions to keep; 0: 2. See also Shards.SetFolder.
+	CheckpointDir  string
+	CheckpointKeep int
 	// Adjust may change the configuration of ps, such as deadlines and receivers of reports. nil: no changes.
 	Adjust func(*ps.Config, *ps.Options)
 }
@@ -58,16 +57,15 @@ type Shards struct {
 	once    sync.Once
 }
 
+// batchesMax is the interval of versions that are written without a request: more batches than any job has.
+const batchesMax = 1 << 40
+
 // Start starts shards, which run until ctx ends or Close. Errors: those of ps.Start. After an error nothing is left
 // running.
 func Start(ctx context.Context, o Options) (*Shards, error) {
 	config := ps.Config{Shards: o.Shards, ID: "local", MemoryBytesMax: o.MemoryBytesMax, StallTimeout: ps.StallTimeoutMax}
 	config.Checkpoints.Dir, config.Checkpoints.Keep = o.CheckpointDir, o.CheckpointKeep
-	if o.CheckpointEvery != "" {
-		if err := config.Checkpoints.SetInterval(o.CheckpointEvery); err != nil {
-			return nil, fmt.Errorf("checkpoint_every %w", err)
-		}
-	}
+	config.Checkpoints.Batches = batchesMax
 	s := &Shards{bus: fabric.NewBus(), backend: o.Backend, log: o.Log}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -103,8 +101,16 @@ func (s *Shards) Config() trainer.Config {
 func (s *Shards) Server() *ps.Server { return s.server }
 
 // SetFolder sets the folder of checkpoints: versions that trainers ask for (trainer.Session.Checkpoint) go to it, and
-// jobs resume from it. It fails if the folder is not writable, or another one is in use.
+// jobs resume from it. They are written whole; with CheckpointDir only what has changed since the one before may be. It
+// fails if the folder is not writable, or another one is in use.
 func (s *Shards) SetFolder(dir string) error { return s.server.SetFolder(dir) }
+
+// SetProgram sets the program's part of the version that its job requests next: at most 64 MiB, which Program returns
+// after a resume. nil: there is none. The caller does not change data afterwards.
+func (s *Shards) SetProgram(job schema.JobName, data []byte) { s.server.SetProgram(job, data) }
+
+// Program returns the program's part of the version that its job was resumed at; nil: there is none.
+func (s *Shards) Program(job schema.JobName) ([]byte, error) { return s.server.Program(job) }
 
 // Run calls train concurrently for the given number of trainers, and returns when all calls have returned. The first
 // error ends ctx for the other calls, and Run returns it. The configuration for the trainer with index i requests

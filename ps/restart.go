@@ -188,10 +188,12 @@ type checkpointFolder struct {
 	log   *slog.Logger
 	later *sync.WaitGroup // of what is written at the end of a run
 
-	completing sync.Mutex // one checkpoint is completed at a time
-	noting     sync.Mutex // of which runs are under way; a leaf
-	mu         sync.Mutex // a leaf
-	dir        string     // empty: nothing is written
+	completing sync.Mutex                              // one checkpoint is completed at a time
+	noting     sync.Mutex                              // of which runs are under way; a leaf
+	mu         sync.Mutex                              // a leaf
+	dir        string                                  // empty: nothing is written
+	programs   map[schema.JobName][]byte               // parts of programs, for the version of the job that is completed next
+	resumed    map[schema.JobName]*checkpoint.Manifest // what runs have begun with
 	ended      map[schema.JobName]time.Time
 }
 
@@ -221,6 +223,48 @@ func (r *checkpointFolder) set(dir string) error {
 			r.dir), err)
 	}
 	return nil
+}
+
+// SetProgram sets the part of a program in the version of its job that is completed next; nil: it has none.
+func (s *Server) SetProgram(job schema.JobName, data []byte) {
+	r := &s.folder
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.programs == nil {
+		r.programs = map[schema.JobName][]byte{}
+	}
+	r.programs[job] = data
+}
+
+// Program returns the part of a program in the version that its job was resumed at last; nil: there is none.
+func (s *Server) Program(job schema.JobName) ([]byte, error) {
+	r := &s.folder
+	r.mu.Lock()
+	m, dir := r.resumed[job], r.dir
+	r.mu.Unlock()
+	if m == nil {
+		return nil, nil
+	}
+	return m.ReadProgram(dir)
+}
+
+// takeProgram returns the part of a program for a version of its job, once.
+func (r *checkpointFolder) takeProgram(job schema.JobName) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	data := r.programs[job]
+	delete(r.programs, job)
+	return data
+}
+
+// noteResumed notes the checkpoint that a run has begun with; nil: none.
+func (r *checkpointFolder) noteResumed(job schema.JobName, m *checkpoint.Manifest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.resumed == nil {
+		r.resumed = map[schema.JobName]*checkpoint.Manifest{}
+	}
+	r.resumed[job] = m
 }
 
 // SetFolder sets the folder of checkpoints of a local server that was started without one. Versions go to it when a
@@ -264,6 +308,9 @@ func (r *checkpointFolder) begin(c *acquisition, f *located) {
 	job := c.job
 	switch {
 	case r.local:
+		if f.from != nil {
+			r.noteResumed(job.Name, f.from.saved)
+		}
 		return
 	case errors.Is(f.not, errNoFolder):
 		if f.from == nil && job.Rewinds() && job.Policy != schema.PolicyFail {
@@ -304,7 +351,14 @@ func (r *checkpointFolder) complete(m *checkpoint.Manifest) error {
 	r.completing.Lock()
 	defer r.completing.Unlock()
 	log, dir := r.log.With("job", m.Job.Name, "version", uint64(m.ID.Version)), r.path()
-	if err := checkpoint.Complete(dir, m); err != nil {
+	err := error(nil)
+	if data := r.takeProgram(m.Job.Name); data != nil {
+		err = m.WriteProgram(dir, data)
+	}
+	if err == nil {
+		err = checkpoint.Complete(dir, m)
+	}
+	if err != nil {
 		log.Error("version is not durable", "err", err)
 		return err
 	}

@@ -22,20 +22,36 @@ static gradbus_handle shards_of(const char *options) {
   return h;
 }
 
-// joined begins to join a job whose rows all begin at 0 and whose learning rate is 1.
-static int joining(gradbus_handle shards, const char *name, int trainers, int seed, const float *start,
-                   gradbus_handle *session) {
-  char config[64], job[1024];
-  snprintf(config, sizeof config, "{\"local\": %llu}", (unsigned long long)shards);
+// write_job writes the manifest of a job whose rows all begin at 0 and whose learning rate is 1.
+static void write_job(char *job, size_t size, const char *name, int trainers, int seed) {
   snprintf(
-      job, sizeof job,
+      job, size,
       "{\"name\": \"%s\", \"trainers\": %d, \"lanes\": %d, \"seed\": %d, \"optimizer\": {\"kind\": \"sgd\", \"lr\": 1},"
       " \"parameters\": [{\"name\": \"w\", \"shape\": [%d]}],"
       " \"tables\": [{\"name\": \"rows\", \"rows\": %d, \"dim\": %d, \"init\": {\"kind\": \"zeros\"}},"
       "              {\"name\": \"drawn\", \"rows\": %d, \"dim\": 1, \"init\": {\"kind\": \"normal\", \"scale\": 1}}]}",
       name, trainers, 2 * trainers, seed, WIDE, ROWS, DIM, ROWS);
+}
+
+// joining begins to join a job.
+static int joining(gradbus_handle shards, const char *name, int trainers, int seed, const float *start,
+                   gradbus_handle *session) {
+  char config[64], job[1024];
+  snprintf(config, sizeof config, "{\"local\": %llu}", (unsigned long long)shards);
+  write_job(job, sizeof job, name, trainers, seed);
   const float *dense[1] = {start};
   return gradbus_join(config, job, start ? dense : NULL, session);
+}
+
+// resumed joins the job again, at the newest version in a folder.
+static gradbus_handle resumed(gradbus_handle shards, const char *name, const char *folder) {
+  char config[128], job[1024];
+  snprintf(config, sizeof config, "{\"local\": %llu, \"resume\": true, \"checkpoint_dir\": \"%s\"}",
+           (unsigned long long)shards, folder);
+  write_job(job, sizeof job, name, 1, 1);
+  gradbus_handle h = 0;
+  OK(gradbus_join(config, job, NULL, &h));
+  return h;
 }
 
 static gradbus_handle joined(gradbus_handle shards, const char *name, int trainers) {
@@ -135,12 +151,12 @@ static void case_saves(void) {
   OK(gradbus_finish(session));
   OK(gradbus_scale_lr(session, 0, 0.5f, &decided));
   uint64_t version = 0;
-  OK(gradbus_checkpoint(session, "versions", &version));
-  OK(gradbus_checkpoint(session, NULL, NULL));
+  OK(gradbus_checkpoint(session, "versions", "mine", 4, &version));
+  OK(gradbus_checkpoint(session, NULL, NULL, 0, NULL));
   CHECK(version == 1, "version %d", (int)version);
-  GIVES(GRADBUS_FILE, "is in use", gradbus_checkpoint(session, "others", &version));
+  GIVES(GRADBUS_FILE, "is in use", gradbus_checkpoint(session, "others", NULL, 0, &version));
   begin(session);
-  GIVES(GRADBUS_ORDER, "batch 1 is under way", gradbus_checkpoint(session, NULL, &version));
+  GIVES(GRADBUS_ORDER, "batch 1 is under way", gradbus_checkpoint(session, NULL, NULL, 0, &version));
   OK(gradbus_finish(session));
   CHECK(decided >= 1, "batch %d", (int)decided);
   char *text = NULL;
@@ -155,12 +171,23 @@ static void case_saves(void) {
   bad[0].dtype = "C64", bad[1].bytes = 7, bad[2].name = "w", bad[3].name = "\xff";
   const char *says[4] = {"dtype \"C64\", want BF16", "7 bytes of tensor \"steps\", which has 8", "\"w\" is there twice",
                          "want a name in UTF-8"};
-  for (int i = 0; i < 4; i++) GIVES(GRADBUS_FILE, says[i], gradbus_save(session, "model.safetensors", &bad[i], 1, NULL));
+  for (int i = 0; i < 4; i++)
+    GIVES(GRADBUS_FILE, says[i], gradbus_save(session, "model.safetensors", &bad[i], 1, NULL));
   bad[0] = (gradbus_tensor){"steps", NULL, shape, 1, &seen, sizeof seen};
   GIVES(GRADBUS_ARGUMENT, "dtype is NULL", gradbus_save(session, "model.safetensors", bad, 1, NULL));
   GIVES(GRADBUS_ARGUMENT, "tensors: 1 elements", gradbus_save(session, "model.safetensors", NULL, 1, NULL));
   GIVES(GRADBUS_ARGUMENT, "metadata: ", gradbus_save(session, "model.safetensors", NULL, 0, "{\"k\": 1}"));
   OK(gradbus_save(session, "model.safetensors", &more, 1, "{\"k\": \"v\"}"));
+  OK(gradbus_leave(session, NULL));
+  void *program = NULL;
+  int64_t bytes = 0;
+  session = resumed(shards, "saved", "versions");
+  OK(gradbus_program(session, &program, &bytes));
+  CHECK(bytes == 4 && !memcmp(program, "mine", 4), "%d bytes", (int)bytes);
+  gradbus_free(program);
+  OK(gradbus_job(session, &text));
+  CHECK(strstr(text, "\"version\":1"), "%s", text);
+  gradbus_free(text);
   OK(gradbus_leave(session, NULL));
   OK(gradbus_local_close(shards));
   OK(gradbus_open("model.safetensors", &model));

@@ -125,7 +125,8 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_finish": (c_int32, (c_uint64,)),
     "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),
     "gradbus_scale_lr": (c_int32, (c_uint64, c_uint64, c_float, POINTER(c_uint64))),
-    "gradbus_checkpoint": (c_int32, (c_uint64, c_char_p, POINTER(c_uint64))),
+    "gradbus_checkpoint": (c_int32, (c_uint64, c_char_p, c_char_p, c_int64, POINTER(c_uint64))),
+    "gradbus_program": (c_int32, (c_uint64, POINTER(c_void_p), POINTER(c_int64))),
     "gradbus_table": (c_int32, (c_uint64, c_int32, c_uint64, c_int64, c_void_p)),
     "gradbus_save": (c_int32, (c_uint64, c_char_p, c_void_p, c_int32, c_char_p)),
     "gradbus_stats": (c_int32, (c_uint64, POINTER(c_void_p))),
@@ -235,6 +236,17 @@ class Native:
         self.check(function(handle, ctypes.byref(out)))
         try:
             return json.loads(ctypes.string_at(out.value or 0).decode())
+        finally:
+            self.free(out)
+
+    def program_of(self, handle: int) -> Optional[bytes]:
+        """The program's part of the version at which a session was resumed; None: there is none."""
+        out, size = c_void_p(), c_int64()
+        self.check(self.program(handle, ctypes.byref(out), ctypes.byref(size)))
+        if not out.value:
+            return None
+        try:
+            return ctypes.string_at(out.value, size.value)
         finally:
             self.free(out)
 

@@ -118,6 +118,7 @@ class Batches:
                 f"job {session.name!r} recovers, as it is registered, and a plain loop cannot have a batch again: want "
                 "LaneLoader(...) before the first forward"
             )
+        session.write_due()
         optimizer = session._optimizer
         assert optimizer is not None  # start needs one
         scale = optimizer.new_scale() if not self.driven or not self._pending else None
@@ -145,6 +146,7 @@ class Batches:
         session, optimizer = self._session, self._session._optimizer
         assert optimizer is not None
         self.number = int(session._job["version"])
+        self._begun = self._begun or self.number > 0  # other rates begin with its first batch
         optimizer.resumed(float(session._job["lr_scale"]))
         if not optimizer.moves_parameters():
             return
@@ -230,6 +232,7 @@ class Batches:
         optimizer = session._optimizer
         if optimizer is not None and optimizer.moves_parameters():
             self.settle()
+        session.note_due()
 
     def settle(self) -> None:
         """Waits until what was committed is complete, and gives parameters their new values."""

@@ -14,6 +14,7 @@ from .checks import whole
 from .errors import ArgumentError, OrderError
 from .lanes import LaneSampler
 from .loader import Prefetched
+from .program import seed_all
 from .session import Session
 
 T = TypeVar("T")
@@ -158,7 +159,9 @@ class LaneLoader(Generic[T]):
             if at is None:
                 return
             before = batches.delivered()
-            yield self._take(at)
+            data = self._take(at)
+            seed_all(int(self.session._manifest["seed"]), *at)
+            yield data
 
     def _take(self, at: At) -> T:
         """The data of a delivery. What comes after it is expected to be the lanes that the batch before had; where it is

@@ -12,7 +12,7 @@ from typing import Any, Dict, NoReturn, Optional, Union
 from .checks import folder_named, whole
 from .errors import ConfigError
 from .saving import open_start
-from .session import Session
+from .session import Every, Session
 
 # The new names of arguments by the old ones, which are refused until 1.0.
 _RENAMED = {"back_within": "reconnect_timeout"}
@@ -36,9 +36,9 @@ def local(
     default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
     :meth:`Session.save`, or a safetensors file of a plain model's ``state_dict()``, with whose values tables, parameters
     and buffers begin; optimizers begin anew. ``memory_mib``: MiB that the job may hold, beside the model; three quarters
-    of the machine's memory by default. ``checkpoint_dir``: a folder to which versions of the job are written while it
-    trains, as ``ps --checkpoint-dir`` does, and in which :meth:`Session.resume` looks; ``checkpoint_every``: how often,
-    "10m" or a number of batches, 10 s by default; ``checkpoint_keep``: how many stay. Errors: ConfigError; FileError."""
+    of the machine's memory by default. ``checkpoint_dir``: the folder of :meth:`Session.checkpoint` and
+    :meth:`Session.resume`; ``checkpoint_every``: "30s", "10m", "2h" or a number of batches, after which a version is
+    written between two batches, without a call; ``checkpoint_keep``: how many stay. Errors: ConfigError; FileError."""
     shards = whole(f"session {name!r}: shards", shards, 1)
     session = Session(name, {}, 1, lanes, seed, manifest, open_start(start))
     session._folder = None if checkpoint_dir is None else folder_named(checkpoint_dir)
@@ -51,12 +51,25 @@ def local(
         options["checkpoint_dir"] = session._folder
         options["checkpoint_keep"] = whole(f"session {name!r}: checkpoint_keep", checkpoint_keep, 2, 1000)
         if checkpoint_every is not None:
-            options["checkpoint_every"] = str(checkpoint_every)
+            session._every = _every(f"session {name!r}: checkpoint_every", checkpoint_every)
     elif checkpoint_every is not None:
         raise ConfigError(f"session {name!r}: checkpoint_every {checkpoint_every!r}: want checkpoint_dir with it")
     lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
     session._config["local"] = session._shards = handle.value
     return session
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def _every(what: str, value: Union[str, int]) -> Every:
+    """Of a time or a number of batches. Errors: ConfigError."""
+    if not isinstance(value, str):
+        return Every(whole(what, value, 1), 0)
+    time = re.fullmatch(r"([1-9][0-9]{0,5})([smh])", value)
+    if time is None:
+        raise ConfigError(f'{what} {value!r}: want a time, as "10m", or a number of batches, as 500')
+    return Every(0, int(time[1]) * _SECONDS[time[2]])
 
 
 def join(

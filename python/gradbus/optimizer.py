@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -207,6 +207,20 @@ class Optimizer(torch.optim.Optimizer):
     def scaled(self, scale: float) -> None:
         """Takes note that the job's rates have this scale."""
         self._scale = scale
+
+    def rates_state(self) -> Dict[str, Any]:
+        """The rates of groups, of which the next batch has to tell, and the scale that the job has, exactly."""
+        return {"rates": [_rate(group) for group in self.param_groups], "scale": self._scale}
+
+    def take_rates_state(self, state: Mapping[str, Any]) -> None:
+        """Takes what :meth:`rates_state` gave."""
+        self._scale = float(state["scale"])
+        for group, rate in zip(self.param_groups, state["rates"]):
+            group["lr"] = rate
+
+    def frozen_ids(self) -> Set[int]:
+        """Of parameters that require no gradient."""
+        return {id(parameter) for parameter in self._frozen.values()}
 
     # What a loop calls.
 

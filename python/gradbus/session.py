@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
@@ -19,10 +20,11 @@ from torch import Tensor
 from . import _native, ending, logs, plain
 from .batches import Batches
 from .checks import folder_named, named, tensor_named, whole
-from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
+from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, JobError, OrderError
 from .joining import say_policy, waiting
 from .lane import Lane
 from .optimizers import Init, Normal, Spec
+from .program import Program
 from .saving import Start
 from .table import Table
 
@@ -34,6 +36,23 @@ if TYPE_CHECKING:
 _LANES_MAX = 4096
 
 _log = logging.getLogger("gradbus")
+
+
+class Every:
+    """How often a local session writes versions: each so many batches, or seconds."""
+
+    def __init__(self, batches: int, seconds: float) -> None:
+        self._batches, self._seconds = batches, seconds
+        self._version, self._at = 0, time.monotonic()  # of the last one
+        self.moved: Optional[Dict[str, Any]] = None  # of a version that is due: Program.moves_on
+
+    def due(self, version: int) -> bool:
+        if self._batches:
+            return version >= self._version + self._batches
+        return time.monotonic() >= self._at + self._seconds
+
+    def wrote(self, version: int) -> None:
+        self._version, self._at, self.moved = version, time.monotonic(), None
 
 
 class Session:
@@ -85,6 +104,8 @@ class Session:
         self._batches = Batches(self)
         self._start = start
         self._folder: Optional[str] = None  # of a local session's checkpoints
+        self._program = Program(self)
+        self._every: Optional[Every] = None  # a local session's versions that are written without a call
         self._joining: Union[int, ctypes.c_uint64] = 0  # the handle, from the beginning of the join on
         self._mean: Optional[Mean] = None  # of gradbus.hook
         self._process = os.getpid()
@@ -174,14 +195,19 @@ class Session:
                 self._config["checkpoint_dir"] = path
             try:
                 self._join()
-                return self._go_on()
+                done = self._go_on()
             finally:
                 self._config = config
+            if self._every is not None:
+                self._every.wrote(done)
+            self._program.take(self.native.program_of(self.handle) if "server" not in config else None)
+            return done
 
     def checkpoint(self, folder: Union[None, str, os.PathLike[str]] = None) -> int:
         """Makes the version of now durable, and gives how many batches it has had: :meth:`resume` goes on there, with
-        rows, dense parameters that servers train and what optimizers keep. It is called between batches, and waits until
-        the files are on the disk. Of several trainers one may call it, or all at the same batch. 0: it was not written, as
+        rows, dense parameters that servers train and what optimizers keep; of a local session also with buffers, what was
+        registered, the groups' rates and the generators of random numbers. It is called between batches, and waits until
+        the files are on the disk. A version that is durable stays as it is. Of several trainers one may call it, or all at the same batch. 0: it was not written, as
         lanes of a lost trainer come first, which the log says.
 
         ``folder``: where a local session writes, which has one folder: that of its first checkpoint or resume, or
@@ -192,7 +218,6 @@ class Session:
         JobError where the version cannot be written, with the reason: the session continues."""
         path = self._folder_of("checkpoint", folder)
         self.start()
-        version = ctypes.c_uint64()
         with self._lock:
             self._batches.settle_for_reading()
             if self._batches.is_incomplete():
@@ -204,9 +229,39 @@ class Session:
                     f"checkpoint of session {self.name!r} within batch {self._batches.number}: want it between batches, "
                     "behind the opt.step() of the last lane"
                 )
-            encoded = None if path is None else os.fsencode(path)
-            self._batches.read(self.native.checkpoint, self.handle, encoded, ctypes.byref(version))
+            return self._write(path, self._program.part() if "server" not in self._config else None)
+
+    def _write(self, path: Optional[str], part: Optional[bytes]) -> int:
+        """Makes a version durable, with a part of the program."""
+        version = ctypes.c_uint64()
+        arguments = None if path is None else os.fsencode(path), part, len(part or b""), ctypes.byref(version)
+        self._batches.read(self.native.checkpoint, self.handle, *arguments)
+        if self._every is not None:
+            self._every.wrote(version.value)
         return version.value
+
+    def note_due(self) -> None:
+        """For batches: one was committed. Where a version is due, what the loading of the next batch changes is kept."""
+        if self._every is not None and self._every.due(self._batches.number):
+            self._every.moved = self._program.moves_on()
+
+    def write_due(self) -> None:
+        """For batches: before one begins, writes the version that is due. Training goes on where that fails."""
+        if self._every is None or self._every.moved is None:
+            return
+        try:
+            self._write(None, self._program.part(self._every.moved))
+        except JobError as error:
+            self._every.wrote(self._batches.number)
+            _log.warning("job %r: version %d is not written: %s", self.name, self._batches.number, error)
+
+    def register(self, **objects: Any) -> None:
+        """Adds objects with ``state_dict`` and ``load_state_dict`` to the checkpoints of a local session, by names:
+        ``register(scheduler=scheduler)``. :meth:`resume` gives them their states, or this call does behind it. Their
+        states are numbers, text, tensors, lists and mappings; together with buffers they have at most 64 MiB.
+
+        Errors: ConfigError."""
+        self._program.register(objects)
 
     def _folder_of(self, call: str, folder: Union[None, str, os.PathLike[str]]) -> Optional[str]:
         """The folder that a call names; None: the one that is in use, or the server's. Errors: ConfigError."""

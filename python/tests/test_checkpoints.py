@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
-from small import loss_of
 
 import gradbus
 
@@ -78,32 +79,90 @@ def test_in_all_places(start, tmp_path):
     assert trained(start, "local", 1, folder, 20, seed=4) == ["13", "20", digest]
 
 
+class Model(torch.nn.Module):
+    """With all that a next step depends on: rows, layers, statistics, and random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.users = gradbus.EmbeddingBag(20, 4, mode="sum")
+        self.norm, self.drop, self.last = torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2)
+
+    def forward(self, ids):
+        return self.last(self.drop(self.norm(self.users(ids))))
+
+
 @pytest.mark.parametrize("rows", OPTIMIZERS, ids=lambda spec: f"{type(spec).__name__}{spec.fields().get('exact', '')}")
-def test_optimizers(tmp_path, rows):
-    """Ten steps, a checkpoint, another session and ten steps are twenty steps, with every optimizer."""
+def test_plain_loop(tmp_path, rows):
+    """Ten steps, a checkpoint, another session and ten steps are twenty steps: with every optimizer, a scheduler, dropout,
+    BatchNorm, and batches that the script draws."""
 
-    def run(resume, steps, keep):
-        torch.manual_seed(7)
-        session = gradbus.local("twenty", checkpoint_dir=tmp_path, checkpoint_every=10**6)
-        model = torch.nn.Module()
-        model.users = gradbus.EmbeddingBag(20, 4, mode="sum")
-        model.last = torch.nn.Linear(4, 2)
-        model.forward = lambda ids: model.last(model.users(ids))
-        dense = gradbus.SGD(0.1, momentum=0.9) if getattr(rows, "exact", False) else rows
+    def run(first, steps, resume=False, keep=False):
+        torch.manual_seed(7 if first == 0 else 8)
+        session = gradbus.local("twenty", checkpoint_dir=tmp_path)
+        model, exact = Model(), getattr(rows, "exact", False)
+        dense = gradbus.SGD(0.1, momentum=0.9) if exact else rows
         opt = gradbus.Optimizer(model, session, embeddings=rows, dense=dense)
+        scheduler = None
+        if not exact:  # rows of which go by one rate
+            scheduler = torch.optim.lr_scheduler.MultiStepLR(opt, [3, 9, 10, 15], gamma=0.7)
+            session.register(scheduler=scheduler)
         with session:
-            done = session.resume() if resume else 0
-            for step in range(done, done + steps):
+            if resume:
+                assert session.resume() == first
+            for _ in range(steps):
                 opt.zero_grad()
-                loss_of(model, step).backward()
+                ids, labels = torch.randint(0, 20, (8, 3)), torch.randint(0, 2, (8,))
+                torch.nn.functional.cross_entropy(model(ids), labels).backward()
                 opt.step()
+                if scheduler is not None:
+                    scheduler.step()
             if keep:
-                assert session.checkpoint() == done + steps
-            return session.digest()
+                assert session.checkpoint() == first + steps
+            return session.digest(), model.norm.running_var.tolist(), opt.param_groups[0]["lr"]
 
-    digest = run(False, 20, False)
-    run(False, 10, True)
-    assert run(True, 10, False) == digest
+    whole = run(0, 20)
+    run(0, 10, keep=True)
+    assert run(10, 10, resume=True) == whole
+
+
+@pytest.mark.parametrize("stop", [1, 4, 6])
+def test_lane_loader(tmp_path, stop):
+    """A version after the first batch, in the middle of an epoch and at its end, made by a call or by itself, goes on in
+    a process that has drawn other random numbers."""
+    ids = torch.randint(0, 20, (60, 3), generator=torch.Generator().manual_seed(3))
+
+    def run(folder, until, resume=False, **options):
+        session = gradbus.local("lanes", lanes=3, **options)
+        torch.manual_seed(3)
+        model = Model()
+        opt = gradbus.Optimizer(model, session, embeddings=gradbus.Adagrad(0.1), dense=gradbus.Adam(0.01))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: 1 / (1 + n // 4))
+        sampler = gradbus.LaneSampler(60, session, batch_size=10)
+        loader = gradbus.LaneLoader(sampler, session, batches=18)
+        session.register(scheduler=scheduler)
+        torch.rand(17)
+        with session:
+            if resume:
+                assert session.resume(folder) == stop
+            for chosen in loader:
+                opt.zero_grad()
+                rows = ids[chosen]
+                torch.nn.functional.cross_entropy(model(rows), rows[:, 0] % 2).backward()
+                opt.step()
+                if session.lane == 0:  # the next one: this was the last of its batch
+                    scheduler.step()
+                    if session.batch == until:
+                        if folder is not None:
+                            session.checkpoint(folder)
+                        break
+            return session.digest(), model.norm.running_mean.tolist()
+
+    whole = run(None, 18)
+    called, itself = tmp_path / "called", tmp_path / "itself"
+    run(called, stop)
+    assert run(called, 18, resume=True) == whole
+    run(None, stop + 1, checkpoint_dir=itself, checkpoint_every=stop)
+    assert run(itself, 18, resume=True) == whole
 
 
 def made(session):
@@ -117,23 +176,87 @@ def step(opt, model):
     opt.zero_grad()
 
 
-def test_written_by_itself(tmp_path):
-    """With checkpoint_every a local session writes versions while it trains."""
-    with gradbus.local("often", checkpoint_dir=tmp_path, checkpoint_every=5, checkpoint_keep=3) as session:
+def test_written_by_itself(tmp_path, caplog):
+    """With checkpoint_every a local session writes versions while it trains, and trains on where one cannot be."""
+    with gradbus.local("often", checkpoint_dir=tmp_path, checkpoint_every=3, checkpoint_keep=3) as session:
         opt, model = made(session)
-        for _ in range(100000):
+        for n in range(8):
             step(opt, model)
-            if len(list(tmp_path.glob("often/*/complete.json"))) >= 2:
-                break
-        else:
-            raise AssertionError("no version was written")
+            if n == 5:
+                (tmp_path / "often" / "unreadable").touch()
+        assert len(list(tmp_path.glob("often/*/complete.json"))) == 2
+        for path in tmp_path.glob("often/*/complete.json"):
+            path.unlink()
+        shutil.rmtree(tmp_path / "often")
+        (tmp_path / "often").touch()
+        for _ in range(3):
+            step(opt, model)
+        assert "version 9 is not written" in caplog.text and session.batch == 11
+
+
+def test_program_refused(tmp_path):
+    """Buffers and objects of another kind than those of the version, and states that no file has, are refused by name."""
+
+    def begin(name="part", buffer=True):
+        session, model = gradbus.local(name), torch.nn.Module()
+        model.words = gradbus.Embedding(10, 2)
+        if buffer:
+            model.register_buffer("seen", torch.zeros(3))
+        return session, gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.1)), model
+
+    class Counts:
+        def __init__(self, state):
+            self.state = state
+
+        def state_dict(self):
+            return self.state
+
+        def load_state_dict(self, state):
+            self.state = state
+
+    session, opt, model = begin()
+    with session:
+        step(opt, model.words)
+        with pytest.raises(gradbus.ConfigError, match="want an object with state_dict"):
+            session.register(count=3)
+        counts = Counts({"done": {1, 2}})
+        session.register(counts=counts)
+        with pytest.raises(gradbus.ConfigError, match="the state of what is registered has set"):
+            session.checkpoint(tmp_path)
+        with pytest.raises(gradbus.ConfigError, match="another object has that name"):
+            session.register(counts=Counts({}))
+        counts.state = {"many": torch.zeros(17 * 2**20)}
+        with pytest.raises(gradbus.ConfigError, match="want at most 67108864"):
+            session.checkpoint(tmp_path)
+        counts.state = {"done": [1, (2, "x")]}
+        model.seen.fill_(5)
+        assert session.checkpoint(tmp_path) == 1
+    session, _, model = begin()
+    with session:
+        session.resume(tmp_path)
+        assert model.seen.tolist() == [5, 5, 5]
+        late = Counts({})
+        session.register(counts=late)
+        assert late.state == {"done": [1, (2, "x")]}
+    session, _, _ = begin(buffer=False)
+    with session, pytest.raises(gradbus.ConfigError, match=r"buffers \['seen'\] are not those of the version"):
+        session.resume(tmp_path)
+    session, _, _ = begin()
+    session.register(other=Counts({}))
+    with session, pytest.raises(gradbus.ConfigError, match=r"has nothing of \['other'\]"):
+        session.resume(tmp_path)
+    (part,) = tmp_path.glob("part/*/program")
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    session, _, _ = begin()
+    with session, pytest.raises(gradbus.JobError, match="damaged"):
+        session.resume(tmp_path)
 
 
 def test_refused(start, tmp_path):
     """What cannot be written or resumed says why, and the session continues."""
     for arguments, says in (
         ({"checkpoint_every": 5}, "want checkpoint_dir with it"),
-        ({"checkpoint_dir": tmp_path, "checkpoint_every": "often"}, "want a time, as 10s, or a number of batches"),
+        ({"checkpoint_dir": tmp_path, "checkpoint_every": "often"}, "want a time, as .10m., or a number of batches"),
         ({"checkpoint_dir": tmp_path, "checkpoint_keep": 1}, "checkpoint_keep 1: want an integer, at least 2"),
         ({"checkpoint_dir": ""}, "want the path of a folder"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 
 import pytest
@@ -445,15 +446,21 @@ def test_a_stream_that_ends():
         assert session.batch == 2 and gradbus.lane_info() is None
 
 
-def test_a_loader_draws_nothing():
-    """Random numbers of the model are those that it has without a loader."""
-    with gradbus.local("draws", lanes=4) as session:
-        model, opt = small(session)
-        torch.manual_seed(3)
-        alone = torch.get_rng_state()
-        for _ in gradbus.LaneLoader(Squares(), gradbus.LaneSampler(120, session, 10), epochs=1):
-            session.skip()
-        assert torch.equal(torch.get_rng_state(), alone)
+def test_a_delivery_seeds():
+    """Random numbers of the model follow from seed, batch and lane, whatever was drawn and loaded before."""
+    drawn = []
+    for seed, prefetch in (1, 0), (1, 2), (2, 2):
+        with gradbus.local("draws", lanes=4, seed=seed) as session:
+            model, opt = small(session)
+            torch.rand(seed + prefetch)
+            sampler = gradbus.LaneSampler(120, session, 10)
+            numbers = []
+            for _ in gradbus.LaneLoader(Squares(), sampler, epochs=1, prefetch=prefetch):
+                numbers.append((torch.rand(1).item(), random.random()))
+                session.skip()
+            assert len(set(numbers)) == 48
+            drawn.append(numbers)
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_an_iteration_is_an_epoch():
