@@ -87,13 +87,13 @@ func TestGPUStateDamaged(t *testing.T) {
 	}
 	flags := []string{"--gpu-library", library.Path, "--gpu-state", state}
 	ps, _, _ := page(t, append(flags, "--log-format", "text")...)
-	ps.says(t, "the file is of a newer gradbus")
+	ps.says(t, "the file is damaged or of another version")
 	doctor := start(t, "ps", append([]string{"doctor", "--json"}, flags...)...)
 	if doctor.status(t); !strings.Contains(doctor.stdout.String(),
-		"cannot be remembered: "+state+": the file is of a newer gradbus") {
+		"cannot be remembered: "+state+": the file is damaged or of another version") {
 		t.Errorf("doctor says %s", doctor.stdout.String())
 	}
-	start(t, "ps", "gpu-ack", "--gpu-state", state, "all").fails(t, "the file is of a newer gradbus")
+	start(t, "ps", "gpu-ack", "--gpu-state", state, "all").fails(t, "the file is damaged or of another version")
 	if data, err := os.ReadFile(state); err != nil || string(data) != newer {
 		t.Errorf("it was changed: %q, %v", data, err)
 	}

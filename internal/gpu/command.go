@@ -200,9 +200,6 @@ func list(all []Kept, command string, zone *time.Location) string {
 	var b strings.Builder
 	at := func(ms int64) string { return time.UnixMilli(ms).In(zone).Format("2006-01-02 15:04:05 MST") }
 	for _, k := range all {
-		if !k.Holds() {
-			continue
-		}
 		line(&b, "%s", &k.GPU)
 		for _, f := range k.Findings {
 			line(&b, "  unhealthy since %s (%s): %s.", at(f.SinceMS), f.Code, strings.TrimSuffix(f.Reason, "."))
@@ -210,12 +207,7 @@ func list(all []Kept, command string, zone *time.Location) string {
 				line(&b, "  %s", f.Action)
 			}
 		}
-		for _, i := range k.Incidents {
-			line(&b, "  XID %d at %s: one more within 24 h makes it unhealthy.", i.XID, at(i.AtMS))
-		}
-		if len(k.Findings) > 0 {
-			line(&b, "  When that is done: %s %d", command, k.Index)
-		}
+		line(&b, "  When that is done: %s %d", command, k.Index)
 	}
 	return cmp.Or(b.String(), nothing)
 }
@@ -289,10 +281,7 @@ func acknowledgeIn(file *File, all []Kept, names []string) (said string, err err
 			for _, f := range k.Findings {
 				line(&text, "%s: acknowledged %s, %s", &k.GPU, f.Code, f.Reason)
 			}
-			for _, x := range k.Incidents {
-				line(&text, "%s: forgot XID %d", &k.GPU, x.XID)
-			}
-			k.Findings, k.Incidents = nil, nil
+			k.Findings = nil
 		}
 		return all, len(picked) > 0
 	})
@@ -302,30 +291,26 @@ func acknowledgeIn(file *File, all []Kept, names []string) (said string, err err
 	return cmp.Or(text.String(), nothing), wrong // nothing where another process was faster
 }
 
-// chosen gives the GPUs that are named and of which something holds, each once. path is of the file, for errors.
-func chosen(all []Kept, names []string, path string) ([]*Kept, error) {
-	var holding []*Kept
+// chosen returns the GPUs that are named, each once. path is of the file, for errors.
+func chosen(all []Kept, names []string, path string) (found []*Kept, err error) {
 	var gpus []GPU
 	for i := range all {
-		if all[i].Holds() {
-			holding, gpus = append(holding, &all[i]), append(gpus, all[i].GPU)
-		}
-	}
-	if slices.Contains(names, "all") {
-		return holding, nil
+		gpus = append(gpus, all[i].GPU)
 	}
 	wanted := map[int]bool{}
 	for _, name := range names {
+		if name == "all" {
+			continue
+		}
 		i, err := pick(gpus, name)
 		if err != nil {
 			return nil, fmt.Errorf("GPU %q, of those of which something is remembered in %s: %w", name, path, err)
 		}
 		wanted[i] = true
 	}
-	var found []*Kept
-	for i, k := range holding {
-		if wanted[i] {
-			found = append(found, k)
+	for i := range all {
+		if wanted[i] || slices.Contains(names, "all") {
+			found = append(found, &all[i])
 		}
 	}
 	return found, nil

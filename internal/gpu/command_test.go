@@ -26,7 +26,7 @@ func remembered(t *testing.T) *File {
 			Memory: true},
 		{Code: "remap-failed", Reason: "a faulty memory row could not be remapped", Action: "Have it replaced.",
 			SinceMS: nowMS + 1000}}
-	b.Incidents = []KeptIncident{{XID: 31, AtMS: nowMS}}
+	b.Findings = []KeptFinding{{Code: "xid-79", Reason: "XID 79: it fell off", Action: "Power it off.", SinceMS: nowMS}}
 	if err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{a, b, c, d}, true }); err !=
 		nil {
 		t.Fatal(err)
@@ -50,12 +50,14 @@ func TestList(t *testing.T) {
   Have it replaced.
   When that is done: PS gpu-ack 0
 GPU 1 GPU-aa20 (H100)
-  XID 31 at 2027-01-15 08:00:00 UTC: one more within 24 h makes it unhealthy.
+  unhealthy since 2027-01-15 08:00:00 UTC (xid-79): XID 79: it fell off.
+  Power it off.
+  When that is done: PS gpu-ack 1
 `
 	if want := strings.ReplaceAll(want, "PS", process.Invoked("ps")); out != want {
 		t.Errorf("listed\n%s\nwant\n%s", out, want)
 	}
-	if out := list(slices.DeleteFunc(all, func(k Kept) bool { return k.Holds() }), "", time.UTC); out != nothing {
+	if out := list(nil, "", time.UTC); out != nothing {
 		t.Errorf("listed %q", out)
 	}
 }
@@ -110,7 +112,7 @@ func TestAcknowledgeIn(t *testing.T) {
 			"GPU 0 GPU-aa10 (H100): acknowledged remap-failed"}, []string{"GPU-aa20"}, ""},
 		{[]string{"GPU-aa10"}, []string{"GPU 0", "GPU 0"}, []string{"GPU-aa20"}, ""},
 		{[]string{"gpu-AA1"}, []string{"GPU 0", "GPU 0"}, []string{"GPU-aa20"}, ""},
-		{[]string{"1"}, []string{"GPU 1 GPU-aa20 (H100): forgot XID 31"}, []string{"GPU-aa10"}, ""},
+		{[]string{"1"}, []string{"GPU 1 GPU-aa20 (H100): acknowledged xid-79"}, []string{"GPU-aa10"}, ""},
 		{[]string{"1", "0", "1"}, []string{"GPU 0", "GPU 0", "GPU 1"}, nil, ""},
 		{[]string{"all"}, []string{"GPU 0", "GPU 0", "GPU 1"}, nil, ""},
 		{[]string{"GPU-aa"}, nil, nil, ": it could be GPU-aa10 or GPU-aa20: want more of the UUID"},
@@ -134,9 +136,7 @@ func TestAcknowledgeIn(t *testing.T) {
 		}
 		var left []string
 		for _, k := range all {
-			if k.Holds() {
-				left = append(left, k.UUID)
-			}
+			left = append(left, k.UUID)
 		}
 		if c.wrong != "" {
 			c.left = []string{"GPU-aa10", "GPU-aa20"}

@@ -49,13 +49,6 @@ func (f *shared) begin(now time.Time, boot string) *bench {
 	return b
 }
 
-// again is another process on the same machine, later.
-func (b *bench) again(gap time.Duration, boot string) *bench {
-	f := &shared{t: b.t}
-	f.sync(b, "boot-1")
-	return f.begin(b.now.Add(gap), boot)
-}
-
 // A quarantine outlives the process: it holds before the first sample of the next one, since when it began.
 func TestKeptQuarantine(t *testing.T) {
 	f := &shared{t: t}
@@ -116,60 +109,6 @@ func TestKeptNot(t *testing.T) {
 			t.Errorf("%s: kept %+v", name, f.all)
 		}
 	}
-}
-
-// Every XID of class Restart quarantines on a repeat within a day, although the first one has ended the process.
-func TestKeptRepeat(t *testing.T) {
-	for _, number := range []uint64{13, 31, 39, 45, 94} {
-		for _, c := range []struct {
-			gap   time.Duration
-			state schema.GPUState
-		}{
-			{2 * time.Second, schema.GPUDegraded}, // the rest of a burst, to a process that was started in the midst of it
-			{10 * time.Second, schema.GPUUnhealthy}, {time.Hour, schema.GPUUnhealthy}, {24 * time.Hour, schema.GPUUnhealthy},
-			{24*time.Hour + time.Second, schema.GPUDegraded},
-		} {
-			b := newBench(t)
-			b.xid(number)
-			n := b.again(c.gap, "boot-1")
-			n.is(schema.GPUUnknown, "no-answer", "")
-			n.xid(number)
-			n.sample(nil)
-			n.is(c.state, fmt.Sprintf("xid-%d", number), "XID ")
-			if n.m.GPUs("")[0].State == schema.GPUUnhealthy && n.again(time.Second, "boot-1").m.May("0") == nil {
-				t.Errorf("XID %d: the quarantine itself is not remembered", number)
-			}
-		}
-	}
-	b := newBench(t)
-	b.xid(31)
-	b = b.again(time.Hour, "boot-2") // a restart of the machine is no excuse for a repeat
-	b.sample(nil)
-	b.xid(31)
-	b.is(schema.GPUUnhealthy, "xid-31",
-		"XID 31: a kernel read or wrote memory that it may not, for the second time within 24h.")
-	b = newBench(t)
-	b.xid(31)
-	if _, err := b.m.Acknowledge(b.now, "0"); err != nil { // but an acknowledgement is
-		t.Fatal(err)
-	}
-	b = b.again(time.Hour, "boot-1")
-	b.sample(nil)
-	b.xid(31)
-	b.is(schema.GPUDegraded, "xid-31", "")
-}
-
-// A process that crashes again and again, within a minute each time, is noticed; many reports of one crash are none.
-func TestKeptCrashLoop(t *testing.T) {
-	b := newBench(t)
-	for range 50 {
-		b.xid(45)
-		b.now = b.now.Add(time.Second)
-	}
-	b.is(schema.GPUDegraded, "xid-45", "")
-	b = b.again(20*time.Second, "boot-1")
-	b.xid(45)
-	b.is(schema.GPUUnhealthy, "xid-45", "")
 }
 
 // A restart of the machine ends what was; a reset of the GPU is to be acknowledged.
@@ -306,7 +245,7 @@ func TestSharedComesToRest(t *testing.T) {
 		}
 		held := len(f.all) > 0 && len(f.all[0].Findings) > 0
 		for i, b := range all {
-			real := slices.ContainsFunc(b.m.gpus[0].found, func(c *condition) bool { return c.Sticky && !c.injected })
+			real := slices.ContainsFunc(b.m.gpus[0].found, func(c *condition) bool { return c.sticky() && !c.injected })
 			if real != held {
 				t.Fatalf("seed %d: process %d has findings: %v, the file: %v", seed, i, real, held)
 			}

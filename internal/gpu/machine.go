@@ -19,11 +19,8 @@ import (
 
 // Thresholds; README.md says where they come from.
 const (
-	cleanPolls  = 3                // in a row without a sign before what degrades goes
-	eventHold   = 10 * time.Minute // that an event which degrades counts as a sign
-	repeatSpan  = 24 * time.Hour   // within which a second XID of class Restart quarantines
-	burst       = time.Minute      // within which equal XIDs are one incident: the driver reports some for every channel
-	burstBefore = 5 * time.Second  // the same, where the last one was before this process: what ran then has ended
+	cleanPolls = 3                // in a row without a sign before a degradation ends
+	eventHold  = 10 * time.Minute // for which a degrading event counts as a sign
 
 	retiredPagesSoft, retiredPagesMany = 15, 63 // degraded, unhealthy from here on
 	thermalMarginMin                   = 5      // degrees Celsius to the next slowdown
@@ -63,16 +60,8 @@ type gpu struct {
 	uncorrectedFrom   *uint64 // count that this process, or who acknowledged it, started from
 	uncorrectedBefore uint64
 
-	xids         map[uint64]uint64   // by number, since the start
-	incidents    map[uint64]incident // of class Restart: the last one
-	acknowledged bool                // here, which the file has yet to be told
-}
-
-// incident is a XID of class Restart.
-type incident struct {
-	at     time.Time
-	before bool // before this process knew the GPU: what ran on it then is gone
-	kept   bool // the file has it
+	xids         map[uint64]uint64 // by number, since the start
+	acknowledged bool              // here, which the file has yet to be told
 }
 
 // condition is a finding that holds.
@@ -85,6 +74,9 @@ type condition struct {
 
 	injected bool
 }
+
+// sticky reports whether the condition holds until it is acknowledged.
+func (c *condition) sticky() bool { return c.State == schema.GPUUnhealthy }
 
 // Change is something that happened to a GPU.
 type Change struct {
@@ -143,10 +135,9 @@ func (m *Machine) find(now time.Time, id GPU) *gpu {
 			return g
 		}
 	}
-	g := &gpu{GPU: id, state: schema.GPUUnknown, since: now, silent: notAsked, xids: map[uint64]uint64{},
-		incidents: map[uint64]incident{}}
+	g := &gpu{GPU: id, state: schema.GPUUnknown, since: now, silent: notAsked, xids: map[uint64]uint64{}}
 	if k, ok := m.kept[id.UUID]; ok {
-		g.merge(now, &k, true, false)
+		g.merge(&k, false)
 	}
 	m.gpus = append(m.gpus, g)
 	slices.SortStableFunc(m.gpus, func(a, b *gpu) int { return a.Index - b.Index })
@@ -186,28 +177,12 @@ func (m *Machine) XID(now time.Time, x *XID, injected bool) []Change {
 	// of Notice the next sample has it, seconds from now: see recovery
 	if e.class != Ignore && (e.class != Notice || g.last.RecoveryAction == nil) {
 		if e.class == Quarantine {
-			f.State, f.Sticky = schema.GPUUnhealthy, true
-		} else if e.class == Restart && g.repeated(now, x.Number) {
-			f.State, f.Sticky, f.Action = schema.GPUUnhealthy, true, actReset
-			f.Reason += fmt.Sprintf(", for the second time within %s", short(repeatSpan))
+			f.State = schema.GPUUnhealthy
 		}
 		g.add(now, &condition{Finding: f, since: now, until: now.Add(eventHold), injected: injected})
 	}
 	told.Reason, told.Action = sentence(f.Reason), f.Action
 	return m.settle(now, g, told)
-}
-
-// repeated notes an incident of a XID of class Restart, and says whether there was one within a day. What was running
-// then must have ended since, or it is a burst: time tells, but for what was before this process.
-func (g *gpu) repeated(now time.Time, number uint64) bool {
-	last, again := g.incidents[number]
-	g.incidents[number] = incident{at: now} // of a burst the last one counts
-	within := burst
-	if last.before {
-		within = burstBefore
-	}
-	gap := now.Sub(last.at)
-	return again && gap > within && gap <= repeatSpan
 }
 
 // Mismatch says that results of a GPU differed from those of the CPU, which has the same arithmetic.
@@ -236,7 +211,7 @@ func (g *gpu) add(now time.Time, c *condition) {
 	old.injected = old.injected && c.injected
 	if c.State == schema.GPUUnhealthy && old.State != schema.GPUUnhealthy {
 		// a rehearsal makes no real warning a real quarantine
-		old.State, old.Sticky, old.since, old.injected = c.State, c.Sticky, now, c.injected
+		old.State, old.since, old.injected = c.State, now, c.injected
 	}
 }
 
@@ -253,7 +228,7 @@ func (g *gpu) sign(now time.Time, found *Finding, codes ...string) {
 			if found.Memory {
 				g.faulted = now
 			}
-		case c != nil && !c.Sticky && c.until.IsZero():
+		case c != nil && !c.sticky() && c.until.IsZero():
 			g.passed(c)
 		}
 	}
@@ -262,7 +237,7 @@ func (g *gpu) sign(now time.Time, found *Finding, codes ...string) {
 // age lets conditions go that came of events, once these are old and the polls after are clean of them.
 func (g *gpu) age(now time.Time) {
 	for _, c := range slices.Clone(g.found) {
-		if !c.until.IsZero() && !c.Sticky && !now.Before(c.until) {
+		if !c.until.IsZero() && !c.sticky() && !now.Before(c.until) {
 			g.passed(c)
 		}
 	}
@@ -372,7 +347,7 @@ func (m *Machine) words(g *gpu) (code, reason, action string) {
 	}
 	action = worst.Action
 	switch {
-	case !worst.Sticky:
+	case !worst.sticky():
 	case m.command != "" && !worst.injected:
 		action += fmt.Sprintf(" When that is done, acknowledge it on that machine: %s %d.", m.command, g.Index)
 	default:
@@ -422,7 +397,6 @@ func (m *Machine) Acknowledge(now time.Time, uuid string) ([]Change, error) {
 		return nil, fmt.Errorf("GPU %s: nothing is wrong with it", g.UUID)
 	}
 	g.found, g.acknowledged = nil, true
-	clear(g.incidents)
 	g.forget()
 	changes := m.settle(now, g, Change{})
 	for i := range changes {
@@ -475,7 +449,7 @@ func (m *Machine) Merge(now time.Time, boot string, all []Kept, write bool) (cha
 		}
 		k, had := m.kept[g.UUID], len(g.found) > 0
 		k.GPU = g.GPU
-		acknowledged, more := g.merge(now, &k, false, write)
+		acknowledged, more := g.merge(&k, write)
 		if news = news || more; more {
 			k.Boot = boot
 		}
@@ -490,72 +464,49 @@ func (m *Machine) Merge(now time.Time, boot string, all []Kept, write bool) (cha
 	return changes, slices.Collect(maps.Values(m.kept)), news
 }
 
-// unkept says that the file may have nothing of what is known here: all is written again.
+// merge takes what the file holds of a GPU, and adds to it what it lacks. It reports whether another process has
+// acknowledged something, and whether the file lacked something.
+func (g *gpu) merge(k *Kept, write bool) (acknowledged, news bool) {
+	if g.acknowledged {
+		news = len(k.Findings) > 0
+		k.Findings, g.acknowledged = nil, !write && news
+	}
+	known := len(g.found)
+	g.found = slices.DeleteFunc(g.found, func(c *condition) bool {
+		return c.kept && !slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == c.Code })
+	})
+	if acknowledged = len(g.found) < known; acknowledged && len(g.found) == 0 {
+		g.forget()
+	}
+	for _, f := range k.Findings {
+		g.recall(&f)
+	}
+	for _, c := range g.found {
+		if c.sticky() && !c.injected && !c.kept {
+			k.Findings = append(slices.Clone(k.Findings), KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), c.Memory})
+			c.kept, news = write, true
+		}
+	}
+	return acknowledged, news
+}
+
+// unkept records that the file has nothing of what is known here, so that all of it is written again.
 func (m *Machine) unkept() {
 	for _, g := range m.gpus {
 		for _, c := range g.found {
 			c.kept = false
 		}
-		for number, i := range g.incidents {
-			i.kept = false
-			g.incidents[number] = i
-		}
 	}
-}
-
-// merge takes what the file holds of a GPU, and adds to it what it lacks. fresh says that this process has just begun to
-// know the GPU. It tells whether another process has acknowledged something, and whether the file lacked something.
-func (g *gpu) merge(now time.Time, k *Kept, fresh, write bool) (acknowledged, news bool) {
-	if g.acknowledged {
-		news = k.Holds()
-		k.Findings, k.Incidents, g.acknowledged = nil, nil, !write && news
-	}
-	has := func(code string) bool {
-		return slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == code })
-	}
-	known := len(g.found)
-	g.found = slices.DeleteFunc(g.found, func(c *condition) bool { return c.kept && !has(c.Code) })
-	if acknowledged = len(g.found) < known; acknowledged && len(g.found) == 0 {
-		g.forget()
-	}
-	maps.DeleteFunc(g.incidents, func(number uint64, i incident) bool {
-		return i.kept && !slices.ContainsFunc(k.Incidents, func(o KeptIncident) bool { return o.XID == number })
-	})
-	for _, f := range k.Findings {
-		g.recall(&f)
-	}
-	for _, i := range k.Incidents {
-		at := time.UnixMilli(i.AtMS)
-		if known, ok := g.incidents[i.XID]; !ok || known.at.Before(at) {
-			g.incidents[i.XID] = incident{at: at, before: fresh, kept: true}
-		}
-	}
-	for _, c := range g.found {
-		if c.Sticky && !c.injected && !c.kept {
-			k.Findings = append(slices.Clone(k.Findings), KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), c.Memory})
-			c.kept, news = write, true
-		}
-	}
-	for _, number := range slices.Sorted(maps.Keys(g.incidents)) {
-		if i := g.incidents[number]; !i.kept && now.Sub(i.at) <= repeatSpan {
-			k.Incidents = append(slices.DeleteFunc(slices.Clone(k.Incidents), func(o KeptIncident) bool {
-				return o.XID == number || now.Sub(time.UnixMilli(o.AtMS)) > repeatSpan
-			}), KeptIncident{number, i.at.UnixMilli()})
-			i.kept, news = write, true
-			g.incidents[number] = i
-		}
-	}
-	return acknowledged, news
 }
 
 // recall makes a finding hold that is remembered.
 func (g *gpu) recall(f *KeptFinding) {
 	since := time.UnixMilli(f.SinceMS)
 	c := g.condition(f.Code)
-	if c == nil || !c.Sticky || c.injected {
+	if c == nil || !c.sticky() || c.injected {
 		g.drop(f.Code)
 		c = &condition{Finding: Finding{Code: f.Code, State: schema.GPUUnhealthy, Reason: f.Reason, Action: f.Action,
-			Sticky: true, Memory: f.Memory}, since: since}
+			Memory: f.Memory}, since: since}
 		g.found = append(g.found, c)
 		if f.Memory && since.After(g.faulted) {
 			g.faulted = since

@@ -255,27 +255,3 @@ func TestXIDHold(t *testing.T) {
 	b.sample(nil)
 	b.is(schema.GPUHealthy, "", "")
 }
-
-// A repeat within a day quarantines; a burst does not, nor does a repeat after more than a day.
-func TestXIDRepeat(t *testing.T) {
-	for _, c := range []struct {
-		gap   time.Duration
-		state schema.GPUState
-	}{
-		{0, schema.GPUDegraded}, {time.Minute, schema.GPUDegraded}, {time.Minute + time.Second, schema.GPUUnhealthy},
-		{24 * time.Hour, schema.GPUUnhealthy}, {24*time.Hour + time.Second, schema.GPUDegraded},
-	} {
-		b := newBench(t)
-		b.xid(31)
-		b.now = b.now.Add(c.gap)
-		b.xid(31)
-		b.is(c.state, "xid-31", "XID 31: ")
-	}
-	b := newBench(t)
-	b.xid(31)
-	b.now = b.now.Add(time.Hour)
-	b.xid(13)
-	if got := b.m.GPUs("")[0].State; got != schema.GPUDegraded {
-		t.Errorf("two different XIDs: %s, want degraded", got)
-	}
-}

@@ -13,10 +13,9 @@ import (
 // Finding is one thing that is wrong with a GPU.
 type Finding struct {
 	Code   string
-	State  schema.GPUState // Degraded or Unhealthy
+	State  schema.GPUState // Degraded, or Unhealthy until it is acknowledged
 	Reason string          // one sentence without a full stop
 	Action string
-	Sticky bool // stays until it is acknowledged
 	Memory bool // results since the last good sample may be wrong
 }
 
@@ -25,8 +24,7 @@ func degraded(code, action, format string, args ...any) *Finding {
 }
 
 func broken(code, action, format string, args ...any) *Finding {
-	return &Finding{Code: code, State: schema.GPUUnhealthy, Reason: fmt.Sprintf(format, args...), Action: action,
-		Sticky: true}
+	return &Finding{Code: code, State: schema.GPUUnhealthy, Reason: fmt.Sprintf(format, args...), Action: action}
 }
 
 func broughtMemory(f *Finding) *Finding {
@@ -183,18 +181,6 @@ func count(n uint64, what ...string) string {
 	return fmt.Sprintf("%d %ss", n, what[0])
 }
 
-// short writes a duration without its zeros: "10m" for "10m0s".
-func short(d time.Duration) string {
-	text := d.Round(time.Second).String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
 // Class says what a XID means for the GPU and for what runs on it.
 type Class int
 
@@ -202,7 +188,7 @@ type Class int
 const (
 	// Quarantine: the GPU is Unhealthy until it is acknowledged.
 	Quarantine Class = iota
-	// Restart: contexts on the GPU are lost and must be made anew; the GPU is Degraded, and Unhealthy on a repeat.
+	// Restart: contexts on the GPU are lost, so programs on it must be restarted; the GPU is Degraded for a while.
 	Restart
 	// Degrade: the GPU works on, Degraded for a while.
 	Degrade
@@ -228,7 +214,7 @@ const (
 		"reboot the machine."
 	actPower      = "Power the machine off and on; if the error returns, have the GPU replaced."
 	actSupport    = "Keep it in use; report it to the vendor if it returns."
-	actContext    = "Restart what ran on the GPU; if it returns within a day the GPU is taken out of use."
+	actContext    = "Restart what ran on the GPU; if it returns, look at that program first, then at the GPU."
 	actResetLater = "Reset the GPU when nothing runs on it."
 	actReplace    = "Take the GPU out of use and have it replaced."
 	actLink       = "See nvidia-smi nvlink for the link and what is at its other end; reset the GPU when nothing runs on it."

@@ -24,10 +24,9 @@ import (
 // Kept is the state of a GPU that outlives the process, and is shared with others that watch it. Times are milliseconds
 // since 1970.
 type Kept struct {
-	GPU                      // as it was last seen
-	Findings  []KeptFinding  `json:"findings,omitempty"`  // that hold until they are acknowledged
-	Incidents []KeptIncident `json:"incidents,omitempty"` // of class Restart: the last of each XID
-	Boot      string         `json:"boot,omitempty"`      // names the run of the machine in which all was found
+	GPU                    // as it was last seen
+	Findings []KeptFinding `json:"findings,omitempty"` // that hold until they are acknowledged
+	Boot     string        `json:"boot,omitempty"`     // identifies the run of the machine in which all was found
 }
 
 // KeptFinding is a finding that is remembered. It makes the GPU unhealthy.
@@ -39,55 +38,35 @@ type KeptFinding struct {
 	Memory  bool   `json:"memory,omitempty"`
 }
 
-// KeptIncident is a XID of class Restart, which counts as a repeat for a day.
-type KeptIncident struct {
-	XID  uint64 `json:"xid"`
-	AtMS int64  `json:"at_ms"`
-}
-
 // keepable says whether what is found of a GPU may be remembered: it is no simulated one, nor one that could not say
 // which it is.
 func (g *GPU) keepable() bool { return strings.HasPrefix(g.UUID, "GPU-") }
 
-// Holds says whether anything is remembered that an acknowledgement would end.
-func (k *Kept) Holds() bool { return len(k.Findings)+len(k.Incidents) > 0 }
-
 // Bounds of the file.
 const (
 	version       = 1
-	rememberedMax = 256 // those of a machine, and of others that share the home folder
+	rememberedMax = 256 // GPUs of a machine, and of others that share the home folder
 	findingsMax   = 64
-	textMax       = 1000 // bytes of a text
+	uuidBytesMax  = 1000
 	bytesMax      = 4 << 20
 )
 
-// ErrDamaged is the error of a file that is not one of ours, or is cut. It is left as it is until something is to be
-// written.
-var ErrDamaged = errors.New("the file is damaged")
-
-// ErrNewer is the error of a file that a newer gradbus has written. It is never written to.
-var ErrNewer = errors.New("the file is of a newer gradbus")
+// ErrState reports a file that this version cannot read. It is never written to: an operator removes it or names
+// another.
+var ErrState = errors.New("the file is damaged or of another version")
 
 type content struct {
 	Version int    `json:"version"`
 	GPUs    []Kept `json:"gpus"`
 }
 
-// encode gives the file's text, within its bounds.
+// encode returns the file's text, within its bounds.
 func encode(all []Kept) []byte {
-	all = slices.DeleteFunc(slices.Clone(all), func(k Kept) bool { return !k.Holds() })
+	all = slices.DeleteFunc(slices.Clone(all), func(k Kept) bool { return len(k.Findings) == 0 })
 	slices.SortStableFunc(all, func(a, b Kept) int { return cmp.Compare(a.Index, b.Index) })
 	all = all[:min(len(all), rememberedMax)]
-	cut := func(text string) string { return text[:min(len(text), textMax)] }
 	for i := range all {
-		k := &all[i]
-		k.Findings = slices.Clone(k.Findings[:min(len(k.Findings), findingsMax)])
-		k.Incidents = k.Incidents[:min(len(k.Incidents), findingsMax)]
-		k.Name, k.PCI = cut(k.Name), cut(k.PCI)
-		for j := range k.Findings {
-			f := &k.Findings[j]
-			f.Reason, f.Action = cut(f.Reason), cut(f.Action)
-		}
+		all[i].Findings = all[i].Findings[:min(len(all[i].Findings), findingsMax)]
 	}
 	text, err := json.Marshal(content{version, append([]Kept{}, all...)})
 	if err != nil {
@@ -96,37 +75,31 @@ func encode(all []Kept) []byte {
 	return append(text, '\n')
 }
 
-// decode reads the file's text. Fields that are not known, as of an earlier gradbus, are left out.
+// decode reads the file's text. Unknown fields, as of an earlier gradbus, are ignored.
 func decode(text []byte) ([]Kept, error) {
-	if len(text) > bytesMax {
-		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrDamaged, bytesMax)
-	}
 	var c content
-	switch err := json.Unmarshal(text, &c); {
-	case c.Version > version: // also where the rest has another form
-		return nil, fmt.Errorf("%w: version %d, and this one knows %d", ErrNewer, c.Version, version)
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
-	case c.Version < 1 || len(c.GPUs) > rememberedMax:
-		return nil, fmt.Errorf("%w: version %d of %d GPUs", ErrDamaged, c.Version, len(c.GPUs))
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	if c.Version != version || len(c.GPUs) > rememberedMax || len(text) > bytesMax {
+		return nil, fmt.Errorf("%w: version %d of %d GPUs", ErrState, c.Version, len(c.GPUs))
 	}
 	known := map[string]bool{}
 	for i := range c.GPUs {
 		k := &c.GPUs[i]
 		if known[k.UUID] || !k.valid() {
-			return nil, fmt.Errorf("%w: GPU %.60q is there twice, or is none", ErrDamaged, k.UUID)
+			return nil, fmt.Errorf("%w: GPU %.60q is there twice, or is none", ErrState, k.UUID)
 		}
 		known[k.UUID] = true
 	}
-	return c.GPUs, nil
+	return slices.DeleteFunc(c.GPUs, func(k Kept) bool { return len(k.Findings) == 0 }), nil
 }
 
-// valid finds what cannot have been written.
+// valid reports whether a record can have been written.
 func (k *Kept) valid() bool {
-	return k.keepable() && len(k.UUID) <= textMax && k.Index >= 0 && k.Index < GPUsMax &&
-		len(k.Findings) <= findingsMax && len(k.Incidents) <= findingsMax &&
-		!slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == "" || f.Reason == "" || f.SinceMS <= 0 }) &&
-		!slices.ContainsFunc(k.Incidents, func(i KeptIncident) bool { return i.AtMS <= 0 })
+	return k.keepable() && len(k.UUID) <= uuidBytesMax && k.Index >= 0 && k.Index < GPUsMax &&
+		len(k.Findings) <= findingsMax &&
+		!slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == "" || f.Reason == "" || f.SinceMS <= 0 })
 }
 
 // File is the file at a path. It may be used by any number of processes and goroutines.
@@ -186,7 +159,7 @@ func (f *File) Read() ([]Kept, error) {
 }
 
 // Change changes what the file holds, while no other process does. edit gets what it holds, and gives what it shall, and
-// whether that is something else. A damaged file counts as empty, and is set aside when another one takes its place.
+// whether that is something else.
 func (f *File) Change(edit func([]Kept) ([]Kept, bool)) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return err
@@ -200,20 +173,13 @@ func (f *File) Change(edit func([]Kept) ([]Kept, bool)) error {
 	}
 	defer lock.Close()
 	all, err := f.Read()
-	damaged := errors.Is(err, ErrDamaged)
-	if err != nil && !damaged {
+	if err != nil {
 		return err
 	}
-	all, changed := edit(all)
-	if !changed {
-		return nil
+	if all, changed := edit(all); changed {
+		return f.write(encode(all))
 	}
-	if damaged {
-		if err := os.Rename(f.path, f.path+".damaged"); err != nil {
-			return err
-		}
-	}
-	return f.write(encode(all))
+	return nil
 }
 
 // write puts a new file in the place of the old one, on the disk before it has the name.
@@ -304,20 +270,14 @@ func (k *keeper) close() {
 
 const notKept = "what is wrong with GPUs is not remembered"
 
-// sync takes what other processes have written, and writes what they have not. A damaged file is replaced as soon as
-// there is something to write.
+// sync takes what other processes have written, and writes what they have not.
 func (k *keeper) sync(now time.Time) {
 	if now.Before(k.again) {
 		return
 	}
 	all, err := k.file.Read()
-	damaged := errors.Is(err, ErrDamaged)
-	if damaged {
-		k.m.change(func(m *Machine) []Change { m.unkept(); return nil })
-	}
-	if err == nil || damaged {
-		_, news := k.merge(now, all, false)
-		if news && !k.m.config.KeptAsIs {
+	if err == nil {
+		if _, news := k.merge(now, all, false); news && !k.m.config.KeptAsIs {
 			if err = k.file.Change(func(all []Kept) ([]Kept, bool) { return k.merge(now, all, true) }); err != nil {
 				k.m.change(func(m *Machine) []Change { m.unkept(); return nil })
 			}
@@ -334,14 +294,11 @@ func (k *keeper) merge(now time.Time, all []Kept, write bool) (to []Kept, news b
 	return to, news
 }
 
-// note says once what is wrong with the file, and once that it is well again. It is tried again after a while.
+// note logs once that the file cannot be used, and once that it can again. It is tried again after a while.
 func (k *keeper) note(now time.Time, err error) {
 	before := k.why
 	if k.why = ""; err != nil {
-		k.why = err.Error()
-		if !errors.Is(err, ErrDamaged) {
-			k.again = now.Add(keepAgain)
-		}
+		k.why, k.again = err.Error(), now.Add(keepAgain)
 	}
 	switch {
 	case k.why != "" && before == "":
