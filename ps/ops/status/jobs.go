@@ -55,33 +55,24 @@ func (j *ranking) ended(job *Job, r *run) {
 		f.at(Warning).do("Wait until they have rejoined, a minute at most; then look at the log of each.")
 		return
 	}
-	on := ""
-	if i, ok := trainerIndex(schema.Member(job.EndBy)); ok && i < len(job.Trainers) {
-		on = job.Trainers[i].Host
-	}
-	lookWhy := func(who, on string) string {
-		return fmt.Sprintf("Look why %s ended or went silent: its log on %s, and the kernel's there for out of memory. Then "+
-			"start the job again.", who, on)
-	}
 	id, ofServer := strings.CutPrefix(job.EndBy, "p-")
-	lost := lostBefore(job, r)
-	switch {
-	case lost != nil: // in a job that went on without it, and what came of that
-		f.Text += fmt.Sprintf("; trainer %s on %s was lost before", lost.Member, lost.Host)
-		f.Action = lookWhy(lost.Member, lost.Host)
-	case ofServer:
-		f.Action = fmt.Sprintf("Look at ps %s and its machine; start it again if it has ended, and then the job.", id)
-	case strings.Contains(job.EndReason, schema.ReasonNonFinite.String()):
-		f.Action = "Start it from an earlier model with a smaller learning rate; look at the data of that batch."
-	case on != "" && strings.Contains(job.EndReason, "last seen"):
-		f.Action = lookWhy(job.EndBy, on)
-	case on != "":
-		f.Action = fmt.Sprintf("Fix the cause, of which the log of %s on %s may say more, and start the job again.",
-			job.EndBy, on)
+	who := ""
+	if i, ok := trainerIndex(schema.Member(job.EndBy)); ok && i < len(job.Trainers) {
+		who = job.EndBy + " on " + job.Trainers[i].Host
+	} else if ofServer {
+		who = "ps " + id
+	}
+	if lost := lostBefore(job, r); lost != nil { // in a job that went on without it
+		who = lost.Member + " on " + lost.Host
+		f.Text += fmt.Sprintf("; trainer %s was lost before", who)
+	}
+	if who != "" {
+		f.Action = fmt.Sprintf("Look at the log of %s, and at the kernel's log there for out of memory; then start the job again.",
+			who)
 	}
 }
 
-// lostBefore is a trainer that was lost before the one with which the job failed; nil where there is none.
+// lostBefore returns a trainer that was lost before the one with which the job failed; nil if there is none.
 func lostBefore(job *Job, r *run) *Trainer {
 	for i := range job.Trainers {
 		if m := r.member(i); m != nil && m.Lost && job.Trainers[i].Member != job.EndBy {
