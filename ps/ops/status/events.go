@@ -301,23 +301,26 @@ func (t *Tracker) Events(since uint64) []Event { return t.log.since(since) }
 // often from then on.
 const pointsMax = 3600
 
-// columnNames are the columns of a Series, in the order of values.
-var columnNames = [columns]string{"batch", "loss", "norm", "samples", "keys", "lookup", "compute", "send", "result",
-	"sent", "received", "pending", "refused", "resent"}
-
-const columns = 14
-
-// values are the columns of a point; NaN that was told is NaN, what was not told is not in has.
-type values struct {
-	at  int64
-	has uint16
-	v   [columns]float32
-	n   float64 // batch, which float32 is too short for
+// columns are the columns of a Series: their names, and their values in a point.
+var columns = [...]struct {
+	name string
+	of   func(p *Point) *schema.Real
+}{
+	{"batch", func(p *Point) *schema.Real { return real(float64(p.Batch)) }},
+	{"loss", func(p *Point) *schema.Real { return p.Loss }}, {"norm", func(p *Point) *schema.Real { return p.Norm }},
+	{"samples", func(p *Point) *schema.Real { return p.Samples }}, {"keys", func(p *Point) *schema.Real { return p.Keys }},
+	{"lookup", func(p *Point) *schema.Real { return p.Lookup }},
+	{"compute", func(p *Point) *schema.Real { return p.Compute }}, {"send", func(p *Point) *schema.Real { return p.Send }},
+	{"result", func(p *Point) *schema.Real { return p.Result }}, {"sent", func(p *Point) *schema.Real { return p.Sent }},
+	{"received", func(p *Point) *schema.Real { return p.Received }},
+	{"pending", func(p *Point) *schema.Real { return p.Pending }},
+	{"refused", func(p *Point) *schema.Real { return p.Refused }},
+	{"resent", func(p *Point) *schema.Real { return p.Resent }},
 }
 
 // series are a run's points.
 type series struct {
-	kept  []values
+	kept  []Point
 	every int64 // milliseconds between two
 	last  Point
 	any   bool
@@ -328,7 +331,7 @@ func (s *series) add(p Point) {
 		return
 	}
 	s.last, s.any, s.every = p, true, max(s.every, 1000)
-	if n := len(s.kept); n > 0 && p.AtMS-s.kept[n-1].at < s.every {
+	if n := len(s.kept); n > 0 && p.AtMS-s.kept[n-1].AtMS < s.every {
 		return
 	}
 	if len(s.kept) == pointsMax {
@@ -337,45 +340,26 @@ func (s *series) add(p Point) {
 		}
 		s.kept, s.every = s.kept[:pointsMax/2], 2*s.every
 	}
-	s.kept = append(s.kept, valuesOf(&p))
-}
-
-func valuesOf(p *Point) values {
-	v := values{at: p.AtMS, has: 1, n: float64(p.Batch)}
-	for i, f := range [...]*schema.Real{1: p.Loss, p.Norm, p.Samples, p.Keys, p.Lookup, p.Compute, p.Send, p.Result,
-		p.Sent, p.Received, p.Pending, p.Refused, p.Resent} {
-		if f != nil {
-			v.v[i] = float32(*f)
-			v.has |= 1 << i
-		}
-	}
-	return v
+	s.kept = append(s.kept, p)
 }
 
 // newest is the point of the latest second.
 func (s *series) newest() (Point, bool) { return s.last, s.any }
 
-// columns are the points after a time.
-func (s *series) columns(job, run string, since int64) Series {
+// after returns the points after a time, as columns.
+func (s *series) after(job, run string, since int64) Series {
 	out := Series{Job: job, RunID: run, EveryMS: max(s.every, 1000), AtMS: []int64{}, Columns: map[string][]*schema.Real{}}
-	for _, name := range columnNames {
-		out.Columns[name] = []*schema.Real{}
+	for _, c := range columns {
+		out.Columns[c.name] = []*schema.Real{}
 	}
 	for k := range s.kept {
-		v := &s.kept[k]
-		if v.at <= since {
+		p := &s.kept[k]
+		if p.AtMS <= since {
 			continue
 		}
-		out.AtMS = append(out.AtMS, v.at)
-		for i, name := range columnNames {
-			var f *schema.Real
-			switch {
-			case i == 0:
-				f = real(v.n)
-			case v.has>>i&1 == 1:
-				f = real(float64(v.v[i]))
-			}
-			out.Columns[name] = append(out.Columns[name], f)
+		out.AtMS = append(out.AtMS, p.AtMS)
+		for _, c := range columns {
+			out.Columns[c.name] = append(out.Columns[c.name], c.of(p))
 		}
 	}
 	return out

@@ -81,7 +81,7 @@ func TestSeriesThinsOut(t *testing.T) {
 		s.add(p)
 		s.add(p) // a second twice counts once
 	}
-	got := s.columns("job", "7", 0)
+	got := s.after("job", "7", 0)
 	if n := len(got.AtMS); got.EveryMS != 4000 || n != pointsMax {
 		t.Errorf("%d times, %d ms apart", n, got.EveryMS)
 	}
@@ -97,7 +97,7 @@ func TestSeriesThinsOut(t *testing.T) {
 			t.Errorf("%s has %d values of %d", name, len(column), len(got.AtMS))
 		}
 	}
-	if later := s.columns("job", "7", got.AtMS[pointsMax-6]); len(later.AtMS) != 5 {
+	if later := s.after("job", "7", got.AtMS[pointsMax-6]); len(later.AtMS) != 5 {
 		t.Errorf("%d times after the sixth last, want 5", len(later.AtMS))
 	}
 }

@@ -32,7 +32,7 @@
 //
 // A Tracker keeps, in bytes at most:
 //
-//	a run        80 x 3600 for its series: 0.3 MB
+//	a run        224 x 3600 for its series: 0.8 MB
 //	a trainer    6,000
 //	a shard      6,000
 //	a ps         6,000
@@ -40,7 +40,7 @@
 //	events       2000 x (200 + text)
 //
 // times JobsMax, TrainersMax, ShardsMax, ServersMax and GPUsMax, and the latest reports of all members, of 64 MiB as
-// frames. A job of 64 trainers and 16 shards takes about 3 MB. What is beyond a bound is not shown, and a problem says
+// frames. A job of 64 trainers and 16 shards takes about 4 MB. What is beyond a bound is not shown, and a problem says
 // so.
 package status
 

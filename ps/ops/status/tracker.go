@@ -446,7 +446,7 @@ func (t *Tracker) Series(job string, since int64) (s Series, ok bool) {
 			job = t.seriesKey(r)
 		}
 		if t.seriesKey(r) == job {
-			return r.series.columns(job, runID(r.key.id), since), true
+			return r.series.after(job, runID(r.key.id), since), true
 		}
 	}
 	return Series{}, false
