@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,12 +20,9 @@ type ProbeOptions struct {
 	In      io.Reader     // read until it ends, and then the process ends: its parent has the other end
 }
 
-// Bounds of what a probe may say.
 const (
-	lineBytesMax   = 256 << 10 // a hello of GPUsMax GPUs fits many times
-	errorBytesMax  = 200       // of its standard error, the first
-	linesQueued    = 256       // read and not taken yet; the probe waits where there are more
-	badLinesMax    = 8         // that are no lines of a probe; then it is none
+	errorBytesMax  = 200 // of a probe's standard error, the first
+	linesQueued    = 256 // read and not taken yet; the probe waits if there are more
 	probeGraceTime = 500 * time.Millisecond
 )
 
@@ -101,18 +97,15 @@ func startChild(argv []string) (*child, error) {
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
 
-// read passes lines on until there are no more. It says why where one is too long or too many are bad.
+// read passes lines on until there are no more. It says why the probe is to be ended that writes something else.
 func (c *child) read(ctx context.Context, out io.Reader) (refused string) {
-	scanner := bufio.NewScanner(out)
-	scanner.Buffer(make([]byte, 0, 4096), lineBytesMax)
-	bad := 0
-	for scanner.Scan() {
+	for in := json.NewDecoder(out); ; {
 		line := &Line{}
-		if err := json.Unmarshal(scanner.Bytes(), line); err != nil || !line.Valid() {
-			if bad++; bad > badLinesMax {
-				return fmt.Sprintf("it writes lines that are not a probe's, such as %.60q", scanner.Text())
-			}
-			continue
+		var wrong *json.SyntaxError
+		if err := in.Decode(line); errors.As(err, &wrong) {
+			return fmt.Sprintf("it writes lines that are not a probe's: %v", err)
+		} else if err != nil {
+			return ""
 		}
 		select {
 		case c.lines <- line:
@@ -120,10 +113,6 @@ func (c *child) read(ctx context.Context, out io.Reader) (refused string) {
 			return ""
 		}
 	}
-	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
-		return fmt.Sprintf("it writes a line of more than %d bytes", lineBytesMax)
-	}
-	return ""
 }
 
 // hasEnded waits for the end of the process, at most for a while.

@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"encoding/json"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -205,28 +204,4 @@ func randomSample(r *rand.Rand) *Sample {
 		s.Lost = []string{LostGone, LostReset}[r.IntN(2)]
 	}
 	return s
-}
-
-// A line that is not one of a probe's is known.
-func TestValid(t *testing.T) {
-	for text, want := range map[string]bool{
-		`{}`:                                     false,
-		`{"poll":true}`:                          true,
-		`{"poll":true,"none":{"reason":""}}`:     false,
-		`{"sample":{"index":0,"uuid":"GPU-0"}}`:  true,
-		`{"sample":{"index":-1,"uuid":"GPU-0"}}`: false,
-		`{"sample":{"index":64,"uuid":"GPU-0"}}`: false,
-		`{"sample":{"index":0}}`:                 false,
-		`{"xid":{"number":79}}`:                  false,
-		`{"xid":{"number":79,"uuid":"GPU-0"}}`:   true,
-		`{"hello":{"gpus":[]}}`:                  true,
-	} {
-		var l Line
-		if err := json.Unmarshal([]byte(text), &l); err != nil {
-			t.Fatal(err)
-		}
-		if l.Valid() != want {
-			t.Errorf("%s: valid %v", text, !want)
-		}
-	}
 }

@@ -84,18 +84,6 @@ const (
 	SlowerPowerBrake = 1 << 7
 )
 
-// Valid says that exactly one thing is in a line, and that it names what it is of.
-func (l *Line) Valid() bool {
-	n := 0
-	for _, there := range []bool{l.Hello != nil, l.None != nil, l.Sample != nil, l.XID != nil, l.Poll} {
-		if there {
-			n++
-		}
-	}
-	return n == 1 && (l.Sample == nil || l.Sample.UUID != "" && l.Sample.Index >= 0 && l.Sample.Index < GPUsMax) &&
-		(l.XID == nil || l.XID.UUID != "") && (l.Hello == nil || len(l.Hello.GPUs) <= GPUsMax)
-}
-
 // GPUs reports the machine's GPUs: present ones by index, then missing ones. used names the GPU that this process
 // computes on; empty: none.
 func (m *Machine) GPUs(used string) []schema.GPUReport {
