@@ -468,7 +468,7 @@ func (s *scrape) durability(job string, d *status.Durability) {
 		s.put("gradbus_job_durable_version", d.Version, job)
 		s.put("gradbus_job_durable_age_seconds", seconds(d.AgeMS), job)
 		s.put("gradbus_job_checkpoint_bytes", d.Bytes, job)
-		s.known("gradbus_job_checkpoint_seconds", seconds(d.TookMS), job)
+		s.known("gradbus_job_checkpoint_seconds", float64(d.TookSeconds), job)
 	}
 }
 
@@ -484,7 +484,7 @@ func (s *scrape) standby(job string, b *status.Standby) {
 	if b.Version > 0 {
 		s.put("gradbus_job_standby_version", b.Version, job)
 		s.put("gradbus_job_standby_age_seconds", seconds(b.AgeMS), job)
-		s.put("gradbus_job_standby_seconds", seconds(b.TookMS), job)
+		s.put("gradbus_job_standby_seconds", b.TookSeconds, job)
 	}
 }
 

@@ -193,12 +193,12 @@ func TestDurable(t *testing.T) {
 func TestNothingDurable(t *testing.T) {
 	c := everything(1, 1)
 	d := c.status.Jobs[0].Durability
-	*d = status.Durability{Off: "this ps keeps no checkpoints"}
+	*d = status.Durability{DurabilityReport: schema.DurabilityReport{Off: "this ps keeps no checkpoints"}}
 	got := samples(t, c.exporter())
 	wantSamples(t, got, map[string]float64{`gradbus_job_checkpoints_enabled{job_name="words"}`: 0})
 	absent(t, got, "gradbus_job_durable", "gradbus_job_checkpoint_")
 
-	*d = status.Durability{EveryMS: 10_000}
+	*d = status.Durability{DurabilityReport: schema.DurabilityReport{EveryMS: 10_000}}
 	got = samples(t, c.exporter())
 	wantSamples(t, got, map[string]float64{`gradbus_job_checkpoints_enabled{job_name="words"}`: 1,
 		`gradbus_job_checkpoint_failing{job_name="words"}`:        0,

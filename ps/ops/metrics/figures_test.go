@@ -49,7 +49,7 @@ func (n *numbered) fill(at string, v reflect.Value) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-			n.fill(strings.TrimPrefix(at+"."+name, "."), v.Field(i))
+			n.fill(strings.Trim(at+"."+name, "."), v.Field(i))
 		}
 	}
 }

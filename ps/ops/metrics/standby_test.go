@@ -25,7 +25,8 @@ func TestStoodBy(t *testing.T) {
 		`gradbus_ps_standby_job_version{job_name="large"}`:      0,
 	})
 	b := c.status.Jobs[0].Standby
-	*b = status.Standby{Failure: "ps b-4222 on b has left", UnreadyMS: 61_000, Bytes: 8192}
+	*b = status.Standby{StandbyReport: schema.StandbyReport{Failure: "ps b-4222 on b has left", UnreadyMS: 61_000,
+		Bytes: 8192}}
 	got := samples(t, c.exporter())
 	wantSamples(t, got, map[string]float64{`gradbus_job_standby_ready{job_name="words"}`: 0,
 		`gradbus_job_standby_unready_seconds{job_name="words"}`: 61})

@@ -329,10 +329,8 @@ func (t *Tracker) durabilityOf(r *run) *Durability {
 	if said == nil {
 		return nil
 	}
-	d := &Durability{Off: said.Off, Version: uint64(said.Version), Bytes: said.Bytes,
-		TookMS:  int64(min(finite(said.TookSeconds)*1000, msMax)),
-		EveryMS: min(said.EveryMS, msMax), EveryBatches: uint64(said.EveryBatches), Failures: said.Failures,
-		Failure: said.Failure, LateMS: min(said.LateMS, msMax)}
+	d := &Durability{DurabilityReport: *said}
+	d.EveryMS, d.LateMS = min(d.EveryMS, msMax), min(d.LateMS, msMax)
 	if d.Version > 0 {
 		d.AgeMS = t.now - r.saidAt
 		if by != nil && said.DurableMS > 0 {
@@ -386,97 +384,36 @@ const (
 	standbyLate = 60_000
 )
 
-// Standby is which ps stands by for a job, and what that has of it.
+// Standby is the coordinator's report on which ps stands by for a job, with the age of the version by the local clock.
 type Standby struct {
-	Off     string `json:"off,omitempty"`  // why no ps can stand by for the job; empty: one can
-	Server  string `json:"server"`         // id of the ps that stands by; empty: none does, or several do
-	URL     string `json:"url"`            // where trainers find that
-	Peers   bool   `json:"peers"`          // several ps stand by for each other
-	Kept    []Kept `json:"kept,omitempty"` // what each of these keeps, by id
-	Ready   bool   `json:"ready"`          // the job would go on there now
-	Version uint64 `json:"version"`        // the newest that is whole there; 0: none
-	AgeMS   int64  `json:"age_ms"`         // since it became that
-	TookMS  int64  `json:"took_ms"`        // to tell the last version; less than 1 is 0
-	Bytes   uint64 `json:"bytes"`          // that were told in all
-	Failure string `json:"failure,omitempty"`
-	// UnreadyMS is for how long the job has not been ready to go on elsewhere, though it was to be; LateMS for how long
-	// trainers have been past the version.
-	UnreadyMS int64 `json:"unready_ms"`
-	LateMS    int64 `json:"late_ms"`
+	schema.StandbyReport
+	AgeMS int64 `json:"age_ms"` // since the version is whole there
 }
 
-// Kept is the replica that a ps has of a job's shards, if several ps stand by for each other.
-type Kept struct {
-	Server  string   `json:"server"`
-	Of      []string `json:"of"`      // ids of the ps that serve those shards
-	Ready   bool     `json:"ready"`   // it has room for them, and hears what they have
-	Version uint64   `json:"version"` // the newest that it has whole; 0: none
-	Failure string   `json:"failure,omitempty"`
-}
-
-// StandsBy is the ps that another one stands by for, as that sees it. Where several stand by for each other it is what
-// one of them keeps of the others.
-type StandsBy struct {
-	URL      string `json:"url"`               // empty: those of Peers
-	Peers    bool   `json:"peers"`             // all others that stand by, too
-	Reached  bool   `json:"reached"`           // it answers; of Peers the control server does
-	SilentMS int64  `json:"silent_ms"`         // since it did; 0: it never has
-	Refused  string `json:"refused,omitempty"` // why this ps may not stand by for it
-	Jobs     []Held `json:"jobs"`              // of the other ps, by name
-}
-
-// Held is the replica of a job at a standby.
-type Held struct {
-	Job     string   `json:"job"`
-	RunID   string   `json:"run_id"`
-	Of      []string `json:"of,omitempty"`      // ids of the ps whose shards it keeps; nil: it has all of the job
-	Version uint64   `json:"version"`           // with which it could go on; 0: none
-	Failure string   `json:"failure,omitempty"` // why it has none, and will have none
-	Lost    string   `json:"lost,omitempty"`    // why the job's ps counts as lost, so that its trainers are awaited here
-	Missing []string `json:"missing,omitempty"` // trainers that have not joined, where it waits for more than half of them
-}
-
-// standbyOf returns the coordinator's report on the standby of a run, with the age of the version by the local clock.
+// standbyOf returns the standby of a run; nil if its coordinator reports none.
 func (t *Tracker) standbyOf(r *run) *Standby {
-	said := r.said.Standby
-	if said == nil || r.over() {
+	if r.said.Standby == nil || r.over() {
 		return nil
 	}
-	b := &Standby{Off: said.Off, Server: brief(said.Server), URL: brief(said.URL), Peers: said.Peers, Ready: said.Ready,
-		Version: uint64(said.Version), TookMS: int64(min(finite(said.TookSeconds)*1000, msMax)), Bytes: said.Bytes,
-		Failure: said.Failure, UnreadyMS: min(said.UnreadyMS, msMax), LateMS: min(said.LateMS, msMax)}
-	for _, k := range said.Kept {
-		b.Kept = append(b.Kept, Kept{Server: brief(k.Server), Of: briefs(k.Of), Ready: k.Ready, Version: uint64(k.Version),
-			Failure: k.Failure})
-	}
+	b := &Standby{StandbyReport: *r.said.Standby}
+	b.UnreadyMS, b.LateMS = min(b.UnreadyMS, msMax), min(b.LateMS, msMax)
 	if b.Version > 0 {
 		b.AgeMS = t.now - r.saidAt
-		if s := t.servers[r.coordinator]; s != nil && said.ToldMS > 0 {
-			b.AgeMS = min(max(t.now-hereMS(said.ToldMS, &s.heard), 0), 10*msMax)
+		if s := t.servers[r.coordinator]; s != nil && b.ToldMS > 0 {
+			b.AgeMS = min(max(t.now-hereMS(b.ToldMS, &s.heard), 0), 10*msMax)
 		}
 	}
 	return b
 }
 
-func briefs(texts []string) (all []string) {
-	for _, t := range texts[:min(len(texts), ServersMax)] {
-		all = append(all, brief(t))
-	}
-	return all
-}
-
-// standsByOf returns a ps's report on the one that it stands by for.
-func standsByOf(h *heard, said *schema.StandsByReport, now int64) *StandsBy {
+// standsByOf returns a ps's report on the one that it stands by for, which a silent ps does not reach.
+func standsByOf(h *heard, said *schema.StandsByReport, now int64) *schema.StandsByReport {
 	if said == nil {
 		return nil
 	}
-	b := &StandsBy{URL: brief(said.URL), Peers: said.Peers, Reached: said.Reached && h.fresh(now),
-		SilentMS: min(said.SilentMS, msMax), Refused: said.Refused, Jobs: []Held{}}
-	for _, j := range said.Jobs {
-		b.Jobs = append(b.Jobs, Held{Job: string(j.Job), RunID: runID(j.RunID), Of: briefs(j.Of),
-			Version: uint64(j.Version), Failure: j.Failure, Lost: j.Lost, Missing: names(j.Missing)})
-	}
-	return b
+	b := *said
+	b.Reached, b.SilentMS = b.Reached && h.fresh(now), min(b.SilentMS, msMax)
+	return &b
 }
 
 func names(members []schema.Member) (all []string) {
@@ -494,7 +431,7 @@ func (j *ranking) standby(job *Job) {
 	}
 	unready, since := b.UnreadyMS > standbyGrace, b.UnreadyMS
 	if !unready {
-		if since = b.LateMS; since <= max(standbyLate, 3*b.TookMS) {
+		if since = b.LateMS; since <= max(standbyLate, int64(min(3000*finite(b.TookSeconds), msMax))) {
 			return
 		}
 	}
@@ -515,7 +452,7 @@ func (j *ranking) standsBy(v *Server, about func(*finding)) {
 	for i := 0; b != nil && i < len(b.Jobs); i++ {
 		if h := &b.Jobs[i]; len(h.Missing) > 0 {
 			j.find(codeMajority, "%s waits at ps %s for more than half of its trainers; not joined: %s", h.Job, v.ID,
-				list(h.Missing)).about(h.Job, "p-"+v.ID)
+				list(names(h.Missing))).about(string(h.Job), "p-"+v.ID)
 		}
 	}
 	switch {
@@ -548,7 +485,7 @@ func tellStandby(job *Job, unready bool) (text, action string) {
 // tellPeers is tellStandby where several ps stand by for each other.
 func tellPeers(job *Job, unready bool) (text, action string) {
 	b := job.Standby
-	newest, behind := uint64(0), []string(nil)
+	newest, behind := schema.Version(0), []string(nil)
 	for _, k := range b.Kept {
 		newest = max(newest, k.Version)
 	}

@@ -133,11 +133,11 @@ func (s *script) rows() string {
 		fmt.Fprintf(&b, "%s %s, batch %d, missing %d: %s\n", j.Name, j.Phase, j.Batch, j.Missing, j.Why.Text)
 		if d := j.Durability; d != nil {
 			fmt.Fprintf(&b, "durable %d age %s, %d bytes in %s, failed %d %q, late %s, off %q\n", d.Version, since(d.AgeMS),
-				d.Bytes, since(d.TookMS), d.Failures, d.Failure, since(d.LateMS), d.Off)
+				d.Bytes, since(int64(1000*d.TookSeconds)), d.Failures, d.Failure, since(d.LateMS), d.Off)
 		}
 		if d := j.Standby; d != nil {
 			fmt.Fprintf(&b, "standby %q at %q, ready %v, version %d age %s, %d bytes, the last in %s, unready %s, late %s, "+
-				"failure %q, off %q\n", d.Server, d.URL, d.Ready, d.Version, since(d.AgeMS), d.Bytes, since(d.TookMS),
+				"failure %q, off %q\n", d.Server, d.URL, d.Ready, d.Version, since(d.AgeMS), d.Bytes, since(int64(1000*d.TookSeconds)),
 				since(d.UnreadyMS), since(d.LateMS), d.Failure, d.Off)
 			for _, k := range d.Kept {
 				fmt.Fprintf(&b, "%s keeps %v, ready %v, version %d, failure %q\n", k.Server, k.Of, k.Ready, k.Version, k.Failure)

@@ -221,47 +221,40 @@ type Replicas struct {
 	Digests map[string]string `json:"digests"` // by member, hexadecimal
 }
 
-// Durability is the part of a job that survives the end of all of its processes.
+// Durability is the coordinator's report on the part of a job that survives the end of all of its processes, with the age
+// of the newest durable version by the local clock.
 type Durability struct {
-	Off          string `json:"off,omitempty"` // why nothing is durable; empty where versions are written
-	Version      uint64 `json:"version"`       // the newest that is durable; 0: none yet
-	AgeMS        int64  `json:"age_ms"`        // since it became that
-	Bytes        int64  `json:"bytes"`
-	TookMS       int64  `json:"took_ms"`  // from being asked for until durable; 0 of a version that was resumed
-	EveryMS      int64  `json:"every_ms"` // between two versions; 0: they are counted in batches
-	EveryBatches uint64 `json:"every_batches"`
-	Failures     uint64 `json:"failures"`          // versions that were asked for and did not become durable
-	Failure      string `json:"failure,omitempty"` // why the last did not; empty since one did
-	LateMS       int64  `json:"late_ms"`           // for how long a version has been due and is not durable
+	schema.DurabilityReport
+	AgeMS int64 `json:"age_ms"`
 }
 
 // Server is one ps.
 type Server struct {
-	ID               string            `json:"id"`
-	State            string            `json:"state,omitempty"` // draining where it was asked to end
-	Host             string            `json:"host"`
-	PID              int               `json:"pid"`
-	Level            Level             `json:"level"`
-	AgeMS            int64             `json:"age_ms"`
-	StartedMS        int64             `json:"started_ms"`
-	Version          string            `json:"version"`
-	URL              string            `json:"url"`
-	Page             string            `json:"page"`
-	Backend          string            `json:"backend"`
-	ControlLost      bool              `json:"control_lost"`
-	BytesPerSecond   schema.Real       `json:"bytes_per_second"`
-	RefusedPerSecond schema.Real       `json:"refused_per_second"`
-	Reasons          map[string]uint64 `json:"reasons"` // totals; those that are not 0
-	Dropped          uint64            `json:"dropped"`
-	SlowReaders      uint64            `json:"slow_readers"`
-	CPU              schema.Real       `json:"cpu"`
-	ResidentBytes    int64             `json:"resident_bytes"`
-	PromisedBytes    int64             `json:"promised_bytes"`
-	MemoryMaxBytes   int64             `json:"memory_max_bytes"`
-	Verified         uint64            `json:"verified"`
-	Mismatches       uint64            `json:"mismatches"`
-	Disks            []Disk            `json:"disks"`
-	StandsBy         *StandsBy         `json:"stands_by,omitempty"` // nil where it stands by for no other ps
+	ID               string                 `json:"id"`
+	State            string                 `json:"state,omitempty"` // draining where it was asked to end
+	Host             string                 `json:"host"`
+	PID              int                    `json:"pid"`
+	Level            Level                  `json:"level"`
+	AgeMS            int64                  `json:"age_ms"`
+	StartedMS        int64                  `json:"started_ms"`
+	Version          string                 `json:"version"`
+	URL              string                 `json:"url"`
+	Page             string                 `json:"page"`
+	Backend          string                 `json:"backend"`
+	ControlLost      bool                   `json:"control_lost"`
+	BytesPerSecond   schema.Real            `json:"bytes_per_second"`
+	RefusedPerSecond schema.Real            `json:"refused_per_second"`
+	Reasons          map[string]uint64      `json:"reasons"` // totals; those that are not 0
+	Dropped          uint64                 `json:"dropped"`
+	SlowReaders      uint64                 `json:"slow_readers"`
+	CPU              schema.Real            `json:"cpu"`
+	ResidentBytes    int64                  `json:"resident_bytes"`
+	PromisedBytes    int64                  `json:"promised_bytes"`
+	MemoryMaxBytes   int64                  `json:"memory_max_bytes"`
+	Verified         uint64                 `json:"verified"`
+	Mismatches       uint64                 `json:"mismatches"`
+	Disks            []Disk                 `json:"disks"`
+	StandsBy         *schema.StandsByReport `json:"stands_by,omitempty"` // nil if it stands by for no other ps
 }
 
 // Disk is a file system that a ps or a trainer writes to.

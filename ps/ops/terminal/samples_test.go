@@ -42,8 +42,9 @@ func running(n int) *status.Status {
 	j := status.Job{Name: "packages", Series: "packages", RunID: "17", Phase: "running", Consistency: "sync",
 		Apply: "update", Reduce: "shards", Lanes: n, Batch: 10432, Planned: 20000,
 		LeftMS: 200_000, SamplesPerSecond: 48234, Loss: real(0.81234), GradientNorm: real(1.5), StartedMS: now - 60_000,
-		Durability: &status.Durability{Version: 10_240, AgeMS: 6_400, Bytes: 87 << 20, TookMS: 3_100, EveryMS: 10_000},
-		Why:        status.Why{Level: status.OK}}
+		Durability: &status.Durability{AgeMS: 6_400, DurabilityReport: schema.DurabilityReport{Version: 10_240,
+			Bytes: 87 << 20, TookSeconds: 3.1, EveryMS: 10_000}},
+		Why: status.Why{Level: status.OK}}
 	for i := range n {
 		j.Trainers = append(j.Trainers, status.Trainer{Member: fmt.Sprintf("t%d", i), Host: "host-b", PID: 70 + i,
 			State: "running", Level: status.OK, AgeMS: 300, Batch: 10432,
@@ -89,22 +90,26 @@ func stalled() *status.Status {
 	j.Shards[1].Level = status.Warning
 	s.Jobs = append(s.Jobs, status.Job{Name: "digits", Series: "digits", Phase: "gathering", Missing: 1,
 		Consistency: "sync", Apply: "mean", Why: status.Why{Level: status.Info},
-		Durability: &status.Durability{Off: "this ps keeps no checkpoints: start it with --checkpoint-dir"}})
-	*j.Durability = status.Durability{Version: 9_800, AgeMS: 95_000, Bytes: 87 << 20, TookMS: 3_100, EveryBatches: 500,
+		Durability: &status.Durability{DurabilityReport: schema.DurabilityReport{
+			Off: "this ps keeps no checkpoints: start it with --checkpoint-dir"}}})
+	*j.Durability = status.Durability{AgeMS: 95_000, DurabilityReport: schema.DurabilityReport{Version: 9_800,
+		Bytes: 87 << 20, TookSeconds: 3.1, EveryBatches: 500,
 		Failures: 3, LateMS: 61_000, Failure: "version 10400: shard s1 on ps host-a-4222: write checkpoint part: write " +
-			"/data/checkpoints/packages/000001-5621e8410aace09a-000000010400/s1.safetensors.tmp: no space left on device"}
+			"/data/checkpoints/packages/000001-5621e8410aace09a-000000010400/s1.safetensors.tmp: no space left on device"}}
 	return s
 }
 
 // stoodBy has jobs that would go on elsewhere, and one that has no room there.
 func stoodBy() *status.Status {
 	s := running(1)
-	s.Jobs[0].Standby = &status.Standby{Server: "host-b-4222", URL: "nats://host-b:4222", Ready: true, Version: 10_430,
-		AgeMS: 140, TookMS: 18, Bytes: 3 << 30}
+	s.Jobs[0].Standby = &status.Standby{AgeMS: 140, StandbyReport: schema.StandbyReport{Server: "host-b-4222",
+		URL: "nats://host-b:4222", Ready: true, Version: 10_430, TookSeconds: 0.018, Bytes: 3 << 30}}
 	large, policy := s.Jobs[0], s.Jobs[0]
-	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{Server: "host-b-4222",
-		Failure: "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free", UnreadyMS: 90_000}
-	policy.Name, policy.Series, policy.Standby = "strict", "strict", &status.Standby{Off: "its policy is fail"}
+	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{StandbyReport: schema.StandbyReport{
+		Server: "host-b-4222", UnreadyMS: 90_000,
+		Failure: "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"}}
+	policy.Name, policy.Series, policy.Standby = "strict", "strict", &status.Standby{
+		StandbyReport: schema.StandbyReport{Off: "its policy is fail"}}
 	s.Jobs = append(s.Jobs, large, policy)
 	return s
 }
@@ -112,12 +117,12 @@ func stoodBy() *status.Status {
 // stands is a ps without jobs that stands by for another.
 func stands() *status.Status {
 	s := idle()
-	s.Servers[0].StandsBy = &status.StandsBy{URL: "nats://host-b:4222", SilentMS: 3_400, Jobs: []status.Held{
+	s.Servers[0].StandsBy = &schema.StandsByReport{URL: "nats://host-b:4222", SilentMS: 3_400, Jobs: []schema.HeldReport{
 		{Job: "large", Failure: "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"},
 		{Job: "packages", Version: 10_430, Lost: "nothing listens any more where its ps was"}}}
 	alone := s.Servers[0]
-	alone.ID, alone.StandsBy = "host-c-4222", &status.StandsBy{URL: "nats://host-d:4222", Reached: true, SilentMS: 80,
-		Refused: "ps host-e-4222 on host-e (pid 17) stands by already", Jobs: []status.Held{}}
+	alone.ID, alone.StandsBy = "host-c-4222", &schema.StandsByReport{URL: "nats://host-d:4222", Reached: true, SilentMS: 80,
+		Refused: "ps host-e-4222 on host-e (pid 17) stands by already", Jobs: []schema.HeldReport{}}
 	s.Servers = append(s.Servers, alone)
 	return s
 }
@@ -126,25 +131,27 @@ func stands() *status.Status {
 func peers() *status.Status {
 	s := running(1)
 	a, b, c := "host-a-4222", "host-b-4222", "host-c-4222"
-	s.Jobs[0].Standby = &status.Standby{Peers: true, Ready: true, Version: 10_430, AgeMS: 140, TookMS: 18, Bytes: 3 << 30,
-		Kept: []status.Kept{{Server: a, Of: []string{a, b}, Ready: true, Version: 10_430},
-			{Server: b, Of: []string{b, a}, Ready: true, Version: 10_430}}}
+	s.Jobs[0].Standby = &status.Standby{AgeMS: 140, StandbyReport: schema.StandbyReport{Peers: true, Ready: true,
+		Version: 10_430, TookSeconds: 0.018, Bytes: 3 << 30,
+		Kept: []schema.KeptReport{{Server: a, Of: []string{a, b}, Ready: true, Version: 10_430},
+			{Server: b, Of: []string{b, a}, Ready: true, Version: 10_430}}}}
 	room := "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"
 	large, few := s.Jobs[0], s.Jobs[0]
-	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{Peers: true, UnreadyMS: 90_000,
-		Failure: "ps " + c + ": " + room, Kept: []status.Kept{{Server: a, Of: []string{a}, Ready: true},
-			{Server: c, Of: []string{a}, Failure: room}}}
-	few.Name, few.Series, few.Standby = "few", "few", &status.Standby{Peers: true,
-		Failure: "ps d, which has shards of it, is not there with --replicas 1", UnreadyMS: 90_000}
+	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{StandbyReport: schema.StandbyReport{
+		Peers: true, UnreadyMS: 90_000,
+		Failure: "ps " + c + ": " + room, Kept: []schema.KeptReport{{Server: a, Of: []string{a}, Ready: true},
+			{Server: c, Of: []string{a}, Failure: room}}}}
+	few.Name, few.Series, few.Standby = "few", "few", &status.Standby{StandbyReport: schema.StandbyReport{
+		Peers: true, Failure: "ps d, which has shards of it, is not there with --replicas 1", UnreadyMS: 90_000}}
 	s.Jobs = append(s.Jobs, large, few)
-	s.Servers[0].StandsBy = &status.StandsBy{Peers: true, Reached: true, Jobs: []status.Held{
+	s.Servers[0].StandsBy = &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
 		{Job: "packages", Of: []string{b}, Version: 10_430}}}
 	other := s.Servers[0]
-	other.ID, other.StandsBy = c, &status.StandsBy{Peers: true, Reached: true, Jobs: []status.Held{
+	other.ID, other.StandsBy = c, &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
 		{Job: "large", Of: []string{a}, Failure: room},
 		{Job: "quick", Of: []string{a, b}, Version: 7, Lost: "its run has ended, and its trainers are awaited"}}}
 	none := s.Servers[0]
-	none.ID, none.StandsBy = b, &status.StandsBy{Peers: true, Jobs: []status.Held{}}
+	none.ID, none.StandsBy = b, &schema.StandsByReport{Peers: true, Jobs: []schema.HeldReport{}}
 	s.Servers = append(s.Servers, other, none)
 	return s
 }
@@ -173,8 +180,9 @@ func hostile() *status.Status {
 	s.Why.Text = "\x1b]0;owned\x07 a\u202eb \x1b[2J 日本語 " + strings.Repeat("long ", 100)
 	s.Server = "\x1b[31mred\x9b"
 	j.Trainers[0].Host, j.Trainers[0].Member = "evil\r\nline\x00", "t0\u200b"
-	j.Standby = &status.Standby{Server: "b\x1b[2J", URL: "x\r", Failure: "no\x07", Bytes: 1<<64 - 1}
-	s.Servers[0].StandsBy = &status.StandsBy{URL: "u\x1b[1m", Jobs: []status.Held{{Job: "j\n", Failure: "f\u202e"}}}
+	j.Standby = &status.Standby{StandbyReport: schema.StandbyReport{Server: "b\x1b[2J", URL: "x\r", Failure: "no\x07",
+		Bytes: 1<<64 - 1}}
+	s.Servers[0].StandsBy = &schema.StandsByReport{URL: "u\x1b[1m", Jobs: []schema.HeldReport{{Job: "j\n", Failure: "f\u202e"}}}
 	j.Trainers[0].Loss, j.Loss = real(nan()), real(-inf())
 	j.Trainers[0].RoundTripSeconds, j.Trainers[0].SentPerSecond, j.SamplesPerSecond = schema.Real(inf()),
 		schema.Real(nan()), schema.Real(nan())

@@ -300,7 +300,7 @@ func durability(view *status.Status) table {
 		if d.Failure != "" {
 			l = status.Warning
 		}
-		t.add(l, j.Name, version, aged, bytes, since(d.TookMS), every, failed, cmp.Or(d.Off, d.Failure))
+		t.add(l, j.Name, version, aged, bytes, since(int64(1000*d.TookSeconds)), every, failed, cmp.Or(d.Off, d.Failure))
 	}
 	return t
 }
@@ -327,7 +327,7 @@ func standby(view *status.Status) table {
 		for _, k := range b.Kept {
 			peers = append(peers, k.Server)
 		}
-		t.add(l, j.Name, cmp.Or(b.Server, strings.Join(peers, ", "), none), version, aged, since(b.TookMS),
+		t.add(l, j.Name, cmp.Or(b.Server, strings.Join(peers, ", "), none), version, aged, since(int64(1000*b.TookSeconds)),
 			status.Amount(int64(min(b.Bytes, 1<<62))), cmp.Or(b.Off, b.Failure))
 	}
 	return t
@@ -361,7 +361,7 @@ func standsBy(view *status.Status) table {
 			if h.Failure+h.Lost != "" {
 				l = status.Warning
 			}
-			t.add(l, cmp.Or(strings.Join(h.Of, ", "), b.URL, none), state, h.Job, version, v.ID, cmp.Or(h.Failure, h.Lost))
+			t.add(l, cmp.Or(strings.Join(h.Of, ", "), b.URL, none), state, string(h.Job), version, v.ID, cmp.Or(h.Failure, h.Lost))
 		}
 	}
 	return t

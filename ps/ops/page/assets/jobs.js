@@ -139,7 +139,7 @@ export class Jobs {
   durable(d) {
     const written = d && !d.off;
     this.set("durable", "durable", !d ? null : d.version ? `version ${count(d.version)}, ${age(d.age_ms)} ago` : d.off ? `nothing durable: ${d.off}` : "nothing yet");
-    this.set("checkpoint", "checkpoint", written && d.version ? bytes(d.bytes) + (d.took_ms ? ` in ${span(d.took_ms)}` : "") : null);
+    this.set("checkpoint", "checkpoint", written && d.version ? bytes(d.bytes) + (d.took_seconds ? ` in ${span(1000 * d.took_seconds)}` : "") : null);
     this.set("every", "wanted every", !written ? null : d.every_ms ? span(d.every_ms).replace(".0", "") : `${count(d.every_batches)} batches`);
     this.set("failures", "not durable", written && d.failures ? `${count(d.failures)} ${d.failures === 1 ? "version" : "versions"}` + (d.failure ? `; the last: ${d.failure}` : "") : null);
     for (const name of ["durable", "failures"]) attr(this.facts[name].box, "data-level", written && d.failure ? "warning" : null);
@@ -151,7 +151,7 @@ export class Jobs {
     const who = b && b.peers ? kept.map((k) => k.server).join(", ") || "several" : b && b.server;
     this.set("standby", "standby", !b ? null : b.off ? `none: ${b.off}` : b.ready ? `${who}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${who} ${kept.length > 1 ? "are" : "is"} told all of it`}`);
     this.set("kept", "shards kept", kept.length ? kept.map(keeps).join("; ") : null);
-    this.set("mirrored", "told the standby", b && b.bytes ? bytes(b.bytes) + (b.took_ms ? `, the last in ${span(b.took_ms)}` : "") : null);
+    this.set("mirrored", "told the standby", b && b.bytes ? bytes(b.bytes) + (b.took_seconds ? `, the last in ${span(1000 * b.took_seconds)}` : "") : null);
     attr(this.facts.standby.box, "data-level", b && !b.off && !b.ready ? "warning" : null);
   }
 }
