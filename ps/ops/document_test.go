@@ -23,7 +23,7 @@ func TestDocument(t *testing.T) {
 			int(l.streamTime.Seconds())),
 		fmt.Sprintf("| connections | %d;", l.connectionsMax), fmt.Sprintf("| streams | %d;", l.streamsMax),
 		fmt.Sprintf("| between requests | %d s", int(l.idleTime.Seconds())),
-		fmt.Sprintf("stood still for %d s", int(l.aliveTime.Seconds())),
+		fmt.Sprintf("has not run for %d s", int(l.aliveTime.Seconds())),
 		fmt.Sprintf("at least %d characters", tokenBytesMin),
 	}
 	for path := range paths {

@@ -9,31 +9,29 @@
 //
 // # What looking costs
 //
-// A view is made once a second whether or not it is looked at, since it keeps the curves. Everything else happens when
-// asked for: the JSON of an update is made by the first client that wants it, and shared by all. A client that is slow gets the newest update when it has taken the last one, and is cut off when it does not
-// take it; it holds a goroutine, some 28 KiB and what the kernel buffers. Nothing here is ever waited for by a shard,
-// the control loop or the status.
+// A view is made once a second even without clients, since it keeps the curves. Everything else happens on request: the
+// first client encodes the JSON of an update, and all share it. A slow client gets the newest update when it has read
+// the previous one, and is disconnected if it does not read; it costs a goroutine, about 28 KiB and kernel buffers. No
+// shard, control loop or status waits for this package.
 //
 // # What clients may do
 //
-// Look. Every path is read-only. Requests under foreign names, from pages of other sites, with other methods, bodies, or large or slow headers are refused, and counted.
-// Beyond this machine a token and TLS are asked for. Connections and streams are bounded. The newest connection is
-// always taken: the one that has waited longest for its client makes room.
+// Every path is read-only. Requests with foreign host names, from pages of other sites, with other methods, bodies, or
+// large or slow headers are refused and counted. Beyond this machine a token and TLS are required unless Insecure is set.
+// Connections and streams are bounded. A new connection is always accepted: a full server closes the connection in the
+// earliest phase, and among those the oldest.
 //
 // # Faults
 //
-// Whatever goes wrong here is logged and counted, and training goes on: an error of the listener, a panic of a handler
-// or of the status. Only what cannot be had at the start is an error, as its user is there to read it.
+// An error of the listener, or a panic of a handler or of the status, is logged and counted, and training continues.
+// Only a failure to start is returned as an error.
 //
 // # What it must not know
 //
-// NATS, shards and coordinators, NVML: reports and functions come in by Config and Hub.Take, and cmd/ps ties them. It
-// must not call anything that may block: what Config names answers from memory.
+// NATS, shards and coordinators, NVML: cmd/ps passes reports and functions by Config and Hub.Take. The package calls
+// nothing that may block: the functions of Config answer from memory.
 //
-// # For a newcomer
-//
-// A path of the API is easily added: to api.go, to the table of its test, and to docs. What is sent is for package
-// status to say.
+// To add a path of the API, change api.go, the table of its test, and docs/http.md. Package status defines what is sent.
 package ops
 
 import (
@@ -374,7 +372,7 @@ type Config struct {
 	// Pprof (pprof) is the loopback host:port of Go's profiles. Empty means none.
 	Pprof string
 
-	// Hub makes what is shown. It outlives the Server, and is its maker's to close.
+	// Hub makes the views. It outlives the Server; its creator closes it.
 	Hub *Hub
 	// Page holds the files of the page, index.html at its root, each served under its path; nil serves a line of text.
 	Page fs.FS
@@ -382,11 +380,11 @@ type Config struct {
 	Runbooks string
 	// Metrics answers /metrics; nil is none.
 	Metrics http.Handler
-	// Alive is when the control loop of the ps last turned; zero before it does. It must not block.
+	// Alive returns the time of the last iteration of the control loop; zero before the first. It must not block.
 	Alive func() time.Time
 	// Checks returns the checks that must pass for the ps to be ready. It must not block.
 	Checks func() []Check
-	// Log is told of faults; nil discards. No request is logged.
+	// Log receives errors; nil discards them. Requests are not logged.
 	Log *slog.Logger
 
 	limits limits // zero fields have defaults; tests shorten them
