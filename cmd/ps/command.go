@@ -91,10 +91,9 @@ If there is an NVIDIA driver, ps watches the GPUs. A GPU with a fault stays unhe
 		},
 	}
 	f.add(c)
-	c.AddCommand(statusCommand(), scaleCommand(), drainCommand(), takeoverCommand(),
+	c.AddCommand(statusCommand(), tapCommand(), scaleCommand(), drainCommand(), takeoverCommand(),
 		checkpointsCommand(), doctorCommand(), runbookCommand(), gpu.ProbeCommand(), gpu.AcknowledgeCommand(),
-		withdrawn("top", "./bin/ps status, or the page of the ps (http://127.0.0.1:8080/)"),
-		withdrawn("gpu-list", "./bin/ps gpu-ack"), withdrawn("tap", "nats sub 'gradbus.v1.>' --headers-only"))
+		withdrawn("top", "./bin/ps status, or the page of the ps (http://127.0.0.1:8080/)"), withdrawn("gpu-list", "./bin/ps gpu-ack"))
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
 		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"},

@@ -132,6 +132,9 @@ func TestSubcommandFlags(t *testing.T) {
 		"config":    flagwalk.Fails(testkit.File(t, folder, "client.yaml", []byte("log-level: loud\n")), "loud")}
 	settings := []flagwalk.Setting{
 		{Line: "status --ps http://127.0.0.1:1", Flags: looks.And(held("e2e.TestStatus", "json"))},
+		{Line: "tap --server nats://127.0.0.1:1", Flags: joins.And(held("ps/ops/tap.TestFilters", "from", "to", "kind",
+			"batch", "bucket")).And(held("ps/ops/tap.TestCount", "count")).And(
+			held("ps/ops/tap.TestJSON", "json"))},
 		{Line: "scale-lr job 0.5 --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestScaleLRWhileRunning",
 			"from-batch", "timeout")).And(held("trainer.TestScaleLRForced", "force"))},
 		{Line: "drain --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestDrain", "timeout"))},

@@ -86,8 +86,9 @@ var layers = map[string]layer{
 			"ps/ops/page", "schema"},
 		noStd: []string{"os/exec"},
 	},
-	"ps/ops/page": {noStd: noNetwork}, // files for a browser
-	"docs":        {noStd: noNetwork}, // files, too
+	"ps/ops/tap":  {own: []string{"fabric", "schema"}, noStd: noNetwork}, // it listens to frames, and says nothing
+	"ps/ops/page": {noStd: noNetwork},                                    // files for a browser
+	"docs":        {noStd: noNetwork},                                    // files, too
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/fabrictest": {own: []string{"internal/testkit"}, others: []string{"go.uber.org/goleak"}},

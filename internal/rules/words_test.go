@@ -15,7 +15,7 @@ import (
 
 // bare is a subcommand of ps as a shell would not run it: the ps that a person's shell knows is procps's.
 var bare = regexp.MustCompile(
-	`(?:^|[^\w./-])(ps (?:status|doctor|runbook|gpu-ack|checkpoints|config print|completion))\b`)
+	`(?:^|[^\w./-])(ps (?:status|doctor|runbook|gpu-ack|tap|checkpoints|config print|completion))\b`)
 
 // TestCommandsRun holds documents and texts that programs print to commands that run when they are pasted: ./bin/ps
 // status, which process.AsInvoked prints as the program was started.
