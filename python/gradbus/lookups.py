@@ -118,15 +118,22 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
     ]
 
 
-def embed(session: Session, table: Table, ids: Tensor, parameter: Tensor) -> Tensor:
-    """The row of each id, ids being those of flat_ids, for training: ``look_up`` and ``torch.nn.functional.embedding``
-    as one operation of autograd.
+def embed(
+    session: Session,
+    table: Table,
+    ids: Tensor,
+    parameter: Tensor,
+    offsets: Optional[Tensor] = None,
+    mean: bool = False,
+) -> Tensor:
+    """The row of each id, ids being those of flat_ids, or with offsets the sum or mean of each bag, for training:
+    ``look_up`` and what :mod:`.pooling` computes as one operation of autograd.
 
     Errors: as of :func:`look_up`.
     """
     wish = Wish([table], [ids], None, [parameter])
     lane, out = _fetched(session, [wish], True)
-    given: Tensor = _Each.apply(out[0].rows, lane, wish, out[0], parameter)
+    given: Tensor = _Pooled.apply(out[0].rows, lane, wish, out[0], parameter, offsets, mean)
     return given
 
 
@@ -260,22 +267,29 @@ class _Leaf(torch.autograd.Function):
         return None, None, None, None, *[p.data if wanted else None for p, wanted in zip(ctx.wish.parameters, trains)]
 
 
-class _Each(torch.autograd.Function):
-    """A row for each id; in the backward, the sums of their gradients for the session."""
+class _Pooled(torch.autograd.Function):
+    """A row for each id or bag; in the backward, the sums of their gradients for the session."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, rows: Tensor, lane: Any, wish: Wish, looked: Looked, parameter: Tensor
+        ctx: Any,
+        rows: Tensor,
+        lane: Any,
+        wish: Wish,
+        looked: Looked,
+        parameter: Tensor,
+        offsets: Optional[Tensor],
+        mean: bool,
     ) -> Tensor:
         ctx.lane, ctx.wish, ctx.unique, ctx.places = lane, wish, looked.unique, looked.places
-        ctx.save_for_backward(looked.ids)
-        ctx.shape = rows.shape
-        return torch.embedding(rows, looked.ids)
+        ctx.save_for_backward(looked.ids, offsets)
+        ctx.mean, ctx.shape = mean, rows.shape
+        return pooling.pooled(rows, looked.ids, offsets, mean)
 
     @staticmethod
     @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        (ids,) = ctx.saved_tensors
-        sums = pooling.sums(grad.contiguous(), ids, None, False, ctx.shape)
+        ids, offsets = ctx.saved_tensors
+        sums = pooling.sums(grad.contiguous(), ids, offsets, ctx.mean, ctx.shape)
         ctx.lane.add(ctx.wish, [True], ctx.unique, ctx.places, sums)
-        return None, None, None, None, ctx.wish.parameters[0].data
+        return None, None, None, None, ctx.wish.parameters[0].data, None, None

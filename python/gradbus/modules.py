@@ -401,12 +401,16 @@ class EmbeddingBag(TableModule):
             raise ArgumentError(
                 f"table {self.table.name!r}: input of 1 dimensions without offsets: want 1 with offsets, or 2 without"
             )
+        train, like = self.training_rows(), self.of_rows()
+        plain = given.weights is None and self.padding_idx is None and self.mode != "max"
         if self.pooling is not None:
             out = self.pooled(given, (input, offsets))
+        elif train and plain and pooling.native_like(like):
+            out = embed(self.session, self.table, given.ids, like, given.begins(), self.mode == "mean")
         else:
             rows, ids, padding = self.rows(given.ids)
             out = self.pool(rows, ids, given.begins(), given.weights, padding)
-        self.count(out, out.shape[0], self.training_rows())
+        self.count(out, out.shape[0], train)
         return out
 
     def given(self, what: str, ids: Tensor, offsets: Optional[Tensor], weights: Optional[Tensor]) -> BagInput:

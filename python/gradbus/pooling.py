@@ -11,7 +11,6 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from . import _native
 
@@ -48,10 +47,7 @@ class _Bags(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool
     ) -> Tensor:
-        if offsets is None:
-            out = functional.embedding(ids, rows)
-        else:
-            out = functional.embedding_bag(ids, rows, offsets, mode="mean" if mean else "sum")
+        out = pooled(rows, ids, offsets, mean)
         ctx.save_for_backward(ids.contiguous(), None if offsets is None else offsets.contiguous())
         ctx.mean, ctx.shape = mean, rows.shape
         return out
@@ -61,6 +57,14 @@ class _Bags(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:  # type: ignore[override]
         ids, offsets = ctx.saved_tensors
         return sums(grad.contiguous(), ids, offsets, ctx.mean, ctx.shape), None, None, None
+
+
+def pooled(rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool) -> Tensor:
+    """The rows of ids ``[N, dim]``, or with offsets the sums or means of bags: what torch.nn.functional calls, which
+    checks again what bag_input has checked."""
+    if offsets is None:
+        return torch.embedding(rows, ids)
+    return torch.embedding_bag(rows, ids, offsets, False, int(mean))[0]
 
 
 def sums(grad: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool, shape: torch.Size) -> Tensor:
