@@ -251,7 +251,7 @@ func (l *controlLoop) tickJob(j *job, now time.Time, clients []string) {
 	}
 	l.putOff(j, now)
 	frame, err := schema.EncodeHeartbeat(schema.Head{Job: j.run, Generation: generationFirst,
-		Lanes: uint16(j.manifest.Lanes), Batch: j.coordinator.Durable()}, nil)
+		Lanes: uint16(j.manifest.Lanes), Batch: j.coordinator.Status().Durable}, nil)
 	if err != nil {
 		l.server.log.Error("encode heartbeat", "err", err)
 		return

@@ -432,6 +432,25 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 	return nil
 }
 
+// checkpoint takes a trainer's request for a durable version.
+func (l *controlLoop) checkpoint(j *job, from schema.Member, r *schema.Checkpoint) {
+	var policy *coordinator.CheckpointPolicy
+	if s := l.server; s.folder.local && j.notSaved != "" { // it may have a folder since
+		f := located{}
+		if f.epoch, f.not = s.numberRun(j.manifest); f.not != nil {
+			j.notSaved = f.not.Error()
+		} else {
+			j.notSaved, policy = "", f.policy(&s.config)
+		}
+	}
+	if j.notSaved != "" {
+		l.send(j.name, j.run, from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedCheckpoint,
+			Text: schema.Clip(j.notSaved)}})
+		return
+	}
+	l.carryOut(j, j.coordinator.Checkpoint(l.server.now(), from, r, policy))
+}
+
 // readOfEnded answers a control message for the coordinator of a job that is not registered here: shard servers are
 // told to release what they have, trainers how the job has ended.
 func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {

@@ -51,8 +51,16 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	}
 	is.url = f.URL
 	is.heard.Begin(now)
-	for _, over := range f.Over {
-		l.goneOn(over)
+	for _, over := range f.Over { // it has gone on with these
+		if slices.Contains(is.over, over) {
+			continue
+		}
+		if j := l.jobs.of(over.Job); j != nil && j.run == over.Run {
+			l.successor.yielded[over.Job] = yield{now, is.member}
+			l.carryOut(j, j.coordinator.Restart("", is.member, "this ps was out of reach, and ps "+is.member.ServerID()+
+				", which stood by, has gone on with the job"))
+		}
+		l.server.folder.over(over.Job, over.Run, checkpoint.End)
 	}
 	is.over = f.Over
 	for _, j := range l.jobs.coordinated() {
@@ -62,19 +70,6 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	heard := l.jobs.heard(&l.server.registry.self, l.server.standby.awaited(), now)
 	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Jobs: heard})
 	return nil
-}
-
-// goneOn ends a run that the ps which stands by has gone on with.
-func (l *controlLoop) goneOn(over schema.OverRun) {
-	if slices.Contains(l.successor.is.over, over) {
-		return
-	}
-	if j := l.jobs.of(over.Job); j != nil && j.run == over.Run {
-		l.successor.yielded[over.Job] = yield{l.server.now(), l.successor.is.member}
-		l.carryOut(j, j.coordinator.Restart("", l.successor.is.member,
-			"this ps was out of reach, and ps "+l.successor.is.member.ServerID()+", which stood by, has gone on with the job"))
-	}
-	l.server.folder.over(over.Job, over.Run, checkpoint.End)
 }
 
 // unfollow records that there is no standby any more.

@@ -44,25 +44,6 @@ func (f *located) resumeFrom() *coordinator.ResumeFrom {
 	return from
 }
 
-// checkpoint takes a trainer's request for a durable version.
-func (l *controlLoop) checkpoint(j *job, from schema.Member, r *schema.Checkpoint) {
-	if s := l.server; s.folder.local && j.notSaved != "" { // it may have a folder since
-		f := located{}
-		if f.epoch, f.not = s.numberRun(j.manifest); f.not != nil {
-			j.notSaved = f.not.Error()
-		} else {
-			j.notSaved = ""
-			j.coordinator.WriteVersions(f.policy(&s.config))
-		}
-	}
-	if j.notSaved != "" {
-		l.send(j.name, j.run, from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedCheckpoint,
-			Text: schema.Clip(j.notSaved)}})
-		return
-	}
-	l.carryOut(j, j.coordinator.Checkpoint(l.server.now(), from, r))
-}
-
 // completedJob is a version of a job that is durable, or is not.
 type completedJob struct {
 	job     *job

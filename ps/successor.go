@@ -98,7 +98,7 @@ func (s *successor) mayFollow(from schema.Member, jobs jobTable) (job schema.Job
 		return "", true
 	}
 	for name, j := range jobs.coordinated() {
-		if j.coordinator.MayContinueElsewhere() {
+		if j.coordinator.Status().Elsewhere {
 			return name, false
 		}
 	}

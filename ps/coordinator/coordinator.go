@@ -560,8 +560,13 @@ func (c *Coordinator) Completed(now time.Time, w *Written, err error) []Decision
 	return append(c.checkpoints.answer(err != nil && w.Version == c.checkpoints.wanted), c.rescale(now)...)
 }
 
-// Checkpoint takes a trainer's request for a durable version, which is complete on all shards. Versions are written.
-func (c *Coordinator) Checkpoint(now time.Time, from schema.Member, r *schema.Checkpoint) []Decision {
+// Checkpoint takes a trainer's request for a durable version, which is complete on all shards. If no version was written
+// before, policy has them written from now on; else it is nil.
+func (c *Coordinator) Checkpoint(now time.Time, from schema.Member, r *schema.Checkpoint,
+	policy *CheckpointPolicy) []Decision {
+	if policy != nil {
+		c.config.Checkpoints, c.checkpoints.policy = policy, policy
+	}
 	if _, ok := c.members.find(from); !ok || c.state != Running {
 		return nil
 	}
@@ -570,11 +575,6 @@ func (c *Coordinator) Checkpoint(now time.Time, from schema.Member, r *schema.Ch
 		c.serial++
 	}
 	return c.withAssignment(decisions)
-}
-
-// WriteVersions has versions of the job written from now on, if none was.
-func (c *Coordinator) WriteVersions(p *CheckpointPolicy) {
-	c.config.Checkpoints, c.checkpoints.policy = p, p
 }
 
 // Drain requests a last version, as soon as one can be written. It reports whether that is durable, or there is none to
@@ -586,11 +586,6 @@ func (c *Coordinator) Drain() (done bool) {
 
 // Trains reports whether the job runs and has trainers.
 func (c *Coordinator) Trains() bool { return c.state == Running && c.members.anyHere() }
-
-// Durable returns the newest version of the job that is durable; 0: none is.
-func (c *Coordinator) Durable() schema.Version {
-	return max(c.checkpoints.durable.version, c.config.Resume.version())
-}
 
 // Progress returns which version the job has reached, and which one would outlast its ps.
 func (c *Coordinator) Progress(now time.Time) schema.JobProgress {
@@ -702,12 +697,14 @@ func (c *Coordinator) Recorded(now time.Time, lr []schema.LRChange, voters []sch
 
 // Status is the current state of a job.
 type Status struct {
-	Name    schema.JobName
-	RunID   schema.RunID
-	State   string // as of jobState
-	Batch   schema.Batch
-	Members []MemberStatus // in order of their ids
-	Unheard string         // the first ps with shards that has not reported; empty: all have
+	Name      schema.JobName
+	RunID     schema.RunID
+	State     string // as of jobState
+	Batch     schema.Batch
+	Members   []MemberStatus // in order of their ids
+	Unheard   string         // the first ps with shards that has not reported; empty: all have
+	Durable   schema.Version // the newest; 0: none is
+	Elsewhere bool           // the ps with the replica is silent, and may continue the job with trainers that are lost here
 }
 
 // MemberStatus is the slot of one trainer.
@@ -724,7 +721,9 @@ type MemberStatus struct {
 
 // Status returns what the job is doing.
 func (c *Coordinator) Status() Status {
-	s := Status{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String()}
+	s := Status{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String(),
+		Durable:   max(c.checkpoints.durable.version, c.config.Resume.version()),
+		Elsewhere: c.standby.silent && c.standby.url != ""}
 	if i := c.shardServers.unheard(); i >= 0 {
 		s.Unheard = c.shardServers[i].name()
 	}

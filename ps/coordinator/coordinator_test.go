@@ -228,7 +228,7 @@ func (s *membership) run() string {
 		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: true, Parts: s.parts(),
 			Writing: s.d.HasArg("writing")}))
 	case "checkpoint":
-		return s.tell(s.c.Checkpoint(s.now, from, &schema.Checkpoint{Version: schema.Version(s.count("version", 0))}))
+		return s.tell(s.c.Checkpoint(s.now, from, &schema.Checkpoint{Version: schema.Version(s.count("version", 0))}, nil))
 	case "completed", "durable":
 		return s.durable()
 	case "scale-lr", "lr-taken", "lr-recorded":

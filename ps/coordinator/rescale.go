@@ -193,8 +193,7 @@ func (c *Coordinator) tickGathering(now time.Time) (decisions []Decision) {
 			// every trainer has a part in the values that the job begins with, unless these are durable
 			if c.shardServers.ready(c.serial) && c.admission.mayStart(c.members) &&
 				c.config.Resume.version() >= c.config.Job.StartVersion() {
-				decisions = c.giveUpMissing(now)
-				decisions = append(c.begin(now), decisions...)
+				decisions = c.startWithout(now)
 			}
 		}
 	}
@@ -207,9 +206,9 @@ func (c *Coordinator) tickGathering(now time.Time) (decisions []Decision) {
 	return decisions
 }
 
-// giveUpMissing gives up the trainers that have not rejoined: others compute their lanes, or none if the clock needs
-// none.
-func (c *Coordinator) giveUpMissing(now time.Time) (decisions []Decision) {
+// startWithout starts the job without the trainers that have not rejoined: others compute their lanes, or none if the
+// clock needs none.
+func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
 		text := fmt.Sprintf("trainer %s has not come back", name)
@@ -224,5 +223,5 @@ func (c *Coordinator) giveUpMissing(now time.Time) (decisions []Decision) {
 			decisions = append(decisions, c.vacate(now, i, text)...)
 		}
 	}
-	return decisions
+	return append(c.begin(now), decisions...)
 }

@@ -97,10 +97,6 @@ func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
 	})
 }
 
-// MayContinueElsewhere reports whether the ps with the replica is silent, and may continue the job with trainers that are
-// lost here.
-func (c *Coordinator) MayContinueElsewhere() bool { return c.standby.silent && c.standby.url != "" }
-
 // EarlierRunEnded notes that the run which this one continues is known to have ended: its voters are not needed.
 func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
 	if c.config.Voters == nil {
