@@ -112,7 +112,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 // A run that its ps hands over ends here with the first word of it, and no repetition has it go on.
 func TestHandedOverRunsStayOver(t *testing.T) {
 	b := followsJob(t, &followedJob{run: 7, promised: map[uint64]bool{}})
-	b.server.loop = &controlLoop{changed: make(chan struct{}, 1)}
+	b.server.registry, b.server.loop = &registry{}, &controlLoop{changed: make(chan struct{}, 1)}
 	kept := b.server.replicas.runs[7]
 	for serial := range 2 {
 		b.keep("followed", 7, &schema.Keep{Serial: serial + 1, Last: true})
