@@ -1,22 +1,22 @@
-// Package metrics tells Prometheus of a ps: of the jobs it coordinates with their trainers, of the shards it has, of
-// its process, memory, disks and GPUs, and of what is wrong.
+// Package metrics exports figures of a ps to Prometheus: of the jobs that it coordinates with their trainers, of its
+// shards, of its process, memory, disks and GPUs, and of its problems.
 //
-// It reads the status, with the reports that it was made of, and nothing else: a scrape asks no GPU, no shard and no
-// network. What a report does not tell is absent, never 0; a loss that is not a number is exported as NaN.
+// It reads the status and the reports that the status was made from. A scrape asks no GPU, no shard and no network. An
+// unknown value is absent, never 0; NaN and infinite losses are exported as they are.
 //
-// # Who exports what
+// # Which ps exports what
 //
-// Sums over all ps of a cluster must count everything once. So a job and its trainers are exported by the ps that
-// coordinates the job, shards by the ps that has them, processes by themselves. GPUs are exported by every ps that
-// sees them, as are problems: aggregate those with max.
+// Job, trainer and shard series are exported by exactly one ps, so that sums over all ps of a cluster count each once:
+// a job and its trainers by the ps that coordinates the job, a shard by the ps that has it. GPU and problem series may
+// come from several ps: aggregate those with max.
 //
-// Labels are bounded: job_name (Prometheus has a label job of its own, which would win), member (t3, s0: as in subjects
-// and logs), gpu (its UUID), host, and short lists of names. No batch, run or address is a label of anything but of the
-// _info families, which have one series for each subject.
+// Labels are bounded: job_name (Prometheus has a label job of its own, which would win), member (t3, s0: as in
+// subjects and logs), gpu (its UUID), host, and short lists of names. No batch, run or address is a label of anything
+// but the _info families, which have one series for each subject.
 //
 // # Families
 //
-// families.txt has a line for each family: name, type, labels in the order in which put is given them, and help.
+// families.txt has a line for each family: name, type, labels in the order in which put receives them, and help.
 // docs/metrics.md describes them. A new figure is a line there and a call of put.
 package metrics
 

@@ -1,32 +1,32 @@
-// Package status makes one view of all jobs from the reports of their members: what is shown on the page, by the API
-// and in the terminal, with the sentence that says why a job does not go on.
+// Package status makes one view of all jobs from the reports of their members: what the page, the API and the terminal
+// show, with one sentence that says why a job does not make progress.
 //
 // It is pure: reports and times in, statuses out. It knows no HTTP, no clock and no NATS, and its only state is a
-// Tracker's. A person on call shall see in five seconds what is wrong, on which trainer, shard or GPU, since when, and
-// what to do. So everything here ends in problems, and problems in one sentence:
+// Tracker's. An operator on call must see within five seconds what is wrong, on which trainer, shard or GPU, since
+// when, and what to do. So everything here ends in problems, and each problem in one sentence:
 //
-//	tracker    what is taken of reports, once a second a status, and what is forgotten when
-//	members    ps, runs, trainers and shards as they are known; what counters say over ten seconds
-//	build      the view of a moment: rows of trainers, shards, ps, GPUs
-//	jobs       what is wrong with jobs: who is silent, gone, waited for; whether the newest version outlives a crash
-//	servers    what is wrong with machines, ps, GPUs and the control server; what is full, refused or not finite
-//	rank       a problem has a beginning and an end; the worst stands first; the sentence
-//	events     what was: events, and the points of curves
+//	tracker    which reports are accepted, one status a second, and what is forgotten when
+//	members    ps, runs, trainers and shards as known; rates over ten seconds
+//	build      the view of one moment: rows of trainers, shards, ps, GPUs
+//	jobs       problems of jobs: silent, gone or awaited members; durability and replicas
+//	servers    problems of machines, ps, GPUs and the control server; full disks, refused frames, NaN
+//	rank       the beginning and end of problems, their order, the sentence
+//	events     events, and the points of curves
 //
 // # Time
 //
-// Only the caller's times count, and durations that reports tell: clocks of other machines may be hours off, or be set
-// while a job runs. A member that says nothing grows older and does not vanish: trainers stay with their run, a ps or a
-// GPU for ten minutes. A missing member is told after two intervals and 0.9 s, and a trainer that a batch waits for
-// already after one and a half. Members do not become silent by a pause of the process that looks.
+// Only the caller's times count, and durations in reports: clocks of other machines may be hours off, or be set while
+// a job runs. A member that stops reporting grows older and does not vanish: trainers stay with their run, a ps or a
+// GPU for ten minutes. A silent member is shown after two intervals and 0.9 s, and a trainer that a batch waits for
+// already after one and a half. A pause of this process makes no member silent.
 //
 // # Which reports count
 //
-// The sender of a report is that of its subject, which the NATS server enforces; a body that claims to be another
-// changes nothing. Of a ps that is not in the registry nothing is taken, and of a trainer only in a run that a ps has
-// told of. Repeated and late reports change nothing. A run belongs to the ps that told of it first, while that is heard
-// of. Shards are told of by the ps that the run's coordinator names. A GPU is known by its machine and UUID, and the
-// worst report of it counts. Counters that fall begin a new life: rates are never negative.
+// The sender of a report is that of its subject, which the NATS server enforces; a different claim in the body changes
+// nothing. Reports of a ps that is not in the registry are ignored, as are those of a trainer in a run that no ps has
+// reported. Repeated and late reports change nothing. A run belongs to the ps that reported it first, while that ps
+// reports. Shards are reported by the ps that the run's coordinator names. A GPU is identified by machine and UUID,
+// and its worst report counts. Counters that fall begin a new life: rates are never negative.
 //
 // # Memory
 //
@@ -512,7 +512,7 @@ func worse(a, b Level) Level {
 	return a
 }
 
-// ago is a time of ms milliseconds as sentences say it: "0.4 s", "18 s", "3 min", "2 h 5 min", "3 days".
+// Ago writes a duration of ms milliseconds for sentences: "0.4 s", "18 s", "3 min", "2 h 5 min", "3 days".
 func Ago(ms int64) string {
 	switch s := ms / 1000; {
 	case s < 1:
@@ -531,8 +531,8 @@ func Ago(ms int64) string {
 	}
 }
 
-// count is a quantity with its thousands apart: "12,300". Numbers of batches and versions are names, and stand as they
-// are in logs.
+// Count writes a quantity with its thousands apart: "12,300". Numbers of batches and versions are names, and are written
+// as in logs.
 func Count(f float64) string {
 	if math.IsNaN(f) || math.Abs(f) >= 1e15 {
 		return "very many"
@@ -547,7 +547,7 @@ func Count(f float64) string {
 	return digits
 }
 
-// figure is a number with three significant digits: "0.41", "12.3", "NaN".
+// Figure writes a number with three significant digits: "0.41", "12.3", "NaN".
 func Figure(f float64) string {
 	switch {
 	case math.IsNaN(f):
@@ -562,7 +562,7 @@ func Figure(f float64) string {
 	return strconv.FormatFloat(f, 'g', 3, 64)
 }
 
-// bytes is an amount: "512 MiB".
+// Amount writes a number of bytes: "512 MiB".
 func Amount(bytes int64) string {
 	const units = "KMGTP"
 	f, unit := float64(bytes), ""
@@ -575,7 +575,7 @@ func Amount(bytes int64) string {
 	return fmt.Sprintf("%.0f %sB", f, unit)
 }
 
-// list names some things: "t0", "t0 and t3", "t0, t1 and 3 more".
+// list writes names: "t0", "t0 and t3", "t0, t1 and 3 more".
 func list(names []string) string {
 	switch n := len(names); {
 	case n == 0:
@@ -589,7 +589,7 @@ func list(names []string) string {
 	}
 }
 
-// plural is a number of things.
+// plural writes a number of things.
 func plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
