@@ -101,22 +101,23 @@ func isScrape(r *http.Request) bool {
 	return shown && r.URL.Path == metricsPath
 }
 
-// lazy makes the JSON of an answer, which may be long, when it is its turn.
-type lazy func() ([]byte, error)
-
-// api answers a path with what give says of the latest status. Its errors are refusals, or why the status cannot be
-// asked.
-func (s *Server) api(give func(view *status.Status, values url.Values) (lazy, error),
-	known ...string) http.HandlerFunc {
+// api answers a path with the JSON of what give returns for the latest status; a []byte is JSON already. Its errors are
+// refusals, or say why the status cannot be read.
+func (s *Server) api(give func(view *view, values url.Values) (any, error), known ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		values, ok := s.parameters(w, r, known...)
 		if !ok {
 			return
 		}
-		var t lazy
+		var given any
 		err := ErrStarting
-		if view := s.hub.Status(); view != nil {
-			t, err = give(view, values)
+		if view := s.hub.latest.Load(); view.made() {
+			given, err = give(view, values)
+		}
+		body, ready := given.([]byte)
+		var broken error
+		if err == nil && !ready {
+			body, broken = json.Marshal(given)
 		}
 		var why *refusal
 		switch {
@@ -125,8 +126,13 @@ func (s *Server) api(give func(view *status.Status, values url.Values) (lazy, er
 		case err != nil:
 			w.Header().Set("Retry-After", "1")
 			fail(w, http.StatusServiceUnavailable, err.Error())
+		case broken != nil:
+			s.faults.Add(1)
+			s.log.Error("an answer cannot be written", "path", r.URL.Path, "err", broken)
+			fail(w, http.StatusInternalServerError, "the answer cannot be written: see the log of the ps")
 		default:
-			s.answer(w, r, t)
+			w.Header().Set("Content-Type", "application/json; charset=utf-8")
+			send(w, r, http.StatusOK, body)
 		}
 	}
 }
@@ -162,32 +168,13 @@ func (s *Server) taking(next http.Handler, known ...string) http.HandlerFunc {
 }
 
 // status is the whole view.
-func (s *Server) status(*status.Status, url.Values) (lazy, error) {
-	return s.hub.latest.Load().asStatus, nil
-}
-
-// answer sends JSON.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, text lazy) {
-	body, err := text()
-	if why := (*refusal)(nil); errors.As(err, &why) {
-		fail(w, why.status, why.text)
-		return
-	}
-	if err != nil {
-		s.faults.Add(1)
-		s.log.Error("an answer cannot be written", "path", r.URL.Path, "err", err)
-		fail(w, http.StatusInternalServerError, "the answer cannot be written: see the log of the ps")
-		return
-	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	send(w, r, http.StatusOK, body)
-}
+func (s *Server) status(view *view, _ url.Values) (any, error) { return view.status() }
 
 // noJob names the series that there are.
-func noJob(view *status.Status, values url.Values) error {
+func noJob(view *view, values url.Values) error {
 	var known []string
-	for i := range view.Jobs {
-		known = append(known, view.Jobs[i].Series)
+	for i := range view.update.Status.Jobs {
+		known = append(known, view.update.Status.Jobs[i].Series)
 	}
 	there := "there is none"
 	if len(known) > 0 {
@@ -197,7 +184,7 @@ func noJob(view *status.Status, values url.Values) error {
 }
 
 // series are the curves of a job.
-func (s *Server) series(view *status.Status, values url.Values) (lazy, error) {
+func (s *Server) series(view *view, values url.Values) (any, error) {
 	since, err := strconv.ParseInt(cmp.Or(values.Get("since"), "0"), 10, 64)
 	if err != nil {
 		return nil,
@@ -211,23 +198,18 @@ func (s *Server) series(view *status.Status, values url.Values) (lazy, error) {
 	if err == nil && !found {
 		err = noJob(view, values)
 	}
-	return func() ([]byte, error) { return json.Marshal(answer) }, err
+	return answer, err
 }
 
 // events are those after a serial.
-func (s *Server) events(view *status.Status, values url.Values) (lazy, error) {
+func (s *Server) events(view *view, values url.Values) (any, error) {
 	since, err := strconv.ParseUint(cmp.Or(values.Get("since"), "0"), 10, 64)
 	if err != nil {
 		return nil,
 			&refusal{http.StatusBadRequest, fmt.Sprintf("since %q: want the serial of an event", clip(values.Get("since")))}
 	}
 	found, err := query(s.hub, func(t Tracker) []status.Event { return t.Events(since) })
-	if err != nil {
-		return nil, err
-	}
-	return func() ([]byte, error) {
-		return json.Marshal(map[string]any{"now_ms": view.NowMS, "events": append([]status.Event{}, found...)}) // never null
-	}, nil
+	return map[string]any{"now_ms": view.update.Status.NowMS, "events": append([]status.Event{}, found...)}, err // never null
 }
 
 // hello begins a stream: how soon a browser that lost it should ask for another, in milliseconds.
@@ -278,7 +260,7 @@ func (s *Server) follow(r *http.Request, send func([]byte) error) {
 	for last := uint64(0); ; {
 		v := s.hub.latest.Load()
 		if v.made() {
-			event, err := v.asEvent()
+			event, err := v.event()
 			if err != nil {
 				s.faults.Add(1)
 				s.log.Error("an update cannot be sent", "err", err)

@@ -73,7 +73,7 @@ func second(b *testing.B, streams, scrapes int) {
 		b.StartTimer()
 		v := tick()
 		for _, page := range pages {
-			event, err := v.asEvent()
+			event, err := v.event()
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -186,7 +185,7 @@ func (h *Hub) tick(now time.Time) (shown time.Time) {
 	shown = h.clock.at(now)
 	var next *view
 	h.safely("make a view", func() {
-		next = &view{at: now, update: h.tracker.Tick(shown), newer: make(chan struct{})}
+		next = newView(now, h.tracker.Tick(shown))
 		close(h.latest.Swap(next).newer)
 	})
 	h.mu.Unlock()
@@ -223,47 +222,28 @@ func query[T any](h *Hub, f func(Tracker) T) (answer T, err error) {
 	return answer, err
 }
 
-// view is one update of the status, and what becomes of it for those who look: each form is made when the first asks
-// for it, and shared by all. It is immutable but for that.
+// view is one update of the status. Its JSON is made on the first request, and shared by all readers. It is immutable.
 type view struct {
 	at     time.Time
 	update status.Update
 	newer  chan struct{} // closed when there is a newer one
 
-	eventOnce, statusOnce sync.Once
+	event  func() ([]byte, error) // the update as an event of the stream
+	status func() ([]byte, error) // the status alone
+}
 
-	event, status       []byte
-	eventErr, statusErr error
+func newView(at time.Time, update status.Update) *view {
+	v := &view{at: at, update: update, newer: make(chan struct{})}
+	v.event = sync.OnceValues(func() ([]byte, error) {
+		text, err := json.Marshal(&v.update)
+		return fmt.Appendf(nil, "id: %d\nevent: update\ndata: %s\n\n", update.Status.Serial, text), err
+	})
+	v.status = sync.OnceValues(func() ([]byte, error) { return json.Marshal(&v.update.Status) })
+	return v
 }
 
 // made is false of the view that stands for none, before the first.
 func (v *view) made() bool { return !v.at.IsZero() }
-
-// asEvent is the update as an event of the stream: one line of JSON, between its name and an empty line.
-func (v *view) asEvent() ([]byte, error) {
-	v.eventOnce.Do(func() {
-		var b bytes.Buffer
-		fmt.Fprintf(&b, "id: %d\nevent: update\ndata: ", v.update.Status.Serial)
-		// An encoder ends its text, which has no line break within, with one; one more ends the event.
-		if err := json.NewEncoder(&b).Encode(&v.update); err != nil {
-			v.eventErr = fmt.Errorf("write update %d: %w", v.update.Status.Serial, err)
-			return
-		}
-		b.WriteByte('\n')
-		v.event = b.Bytes()
-	})
-	return v.event, v.eventErr
-}
-
-// asStatus is the status alone, as JSON.
-func (v *view) asStatus() ([]byte, error) {
-	v.statusOnce.Do(func() {
-		if v.status, v.statusErr = json.Marshal(&v.update.Status); v.statusErr != nil {
-			v.statusErr = fmt.Errorf("write status %d: %w", v.update.Status.Serial, v.statusErr)
-		}
-	})
-	return v.status, v.statusErr
-}
 
 // recordsMax bounds what is logged of one view. More begins at once only where a whole cluster changes; the events have
 // all of it.
