@@ -423,27 +423,48 @@ func names(members []schema.Member) (all []string) {
 	return all
 }
 
-// standby says that a job would not go on elsewhere though it was to, or with what is much older than usual.
+// standby finds that a job could not continue on another ps though it was to, or only with a version that is much older
+// than usual.
 func (j *ranking) standby(job *Job) {
 	b := job.Standby
 	if b == nil || b.Off != "" || job.Phase != schema.PhaseRunning {
 		return
 	}
-	unready, since := b.UnreadyMS > standbyGrace, b.UnreadyMS
-	if !unready {
-		if since = b.LateMS; since <= max(standbyLate, int64(min(3000*finite(b.TookSeconds), msMax))) {
-			return
-		}
+	var text, action string
+	since := b.UnreadyMS
+	switch late := max(standbyLate, int64(min(3000*finite(b.TookSeconds), msMax))); {
+	case b.UnreadyMS > standbyGrace:
+		text = fmt.Sprintf("no other ps has held a whole replica of %s for %s", job.Name, Ago(since))
+	case b.LateMS > late:
+		since = b.LateMS
+		text = fmt.Sprintf("no other ps has held a newer replica of %s than version %d for %s", job.Name, b.Version, Ago(since))
+		action = "Look at the load of the ps that hold it, and at the network between them."
+	default:
+		return
 	}
-	tell := tellStandby
-	if b.Peers {
-		tell = tellPeers
+	if b.Server != "" {
+		text += ", though ps " + b.Server + " stands by"
 	}
-	text, action := tell(job, unready)
 	if b.Failure != "" {
 		text += ": " + gist(b.Failure)
+	} else if behind := b.behind(); len(behind) > 0 {
+		text += ": ps " + list(behind) + " lags"
 	}
 	j.find(CodeNotStoodBy, "%s", text).about(job.Name, "").from(j.s.NowMS - since).do(action)
+}
+
+// behind returns the ps whose part of the replica is older than that of another.
+func (b *Standby) behind() (ids []string) {
+	newest := b.Version
+	for _, k := range b.Kept {
+		newest = max(newest, k.Version)
+	}
+	for _, k := range b.Kept {
+		if !k.Ready || k.Version < newest {
+			ids = append(ids, k.Server)
+		}
+	}
+	return ids
 }
 
 // standsBy says that a ps cannot stand by as it was told to. Of several that do for each other their jobs say so.
@@ -464,51 +485,5 @@ func (j *ranking) standsBy(v *Server, about func(*finding)) {
 	case !b.Reached:
 		about(j.find(CodeStandbyCut, "ps %s has heard nothing for %s of the ps at %s, which it stands by for", v.ID,
 			Ago(b.SilentMS), b.URL))
-	}
-}
-
-// tellStandby says what is wrong with the ps that stands by for a job; action is empty where that is the usual one.
-func tellStandby(job *Job, unready bool) (text, action string) {
-	switch b := job.Standby; {
-	case unready && b.Server == "":
-		return fmt.Sprintf("no ps has stood by for %s for %s", job.Name, Ago(b.UnreadyMS)), ""
-	case unready:
-		return fmt.Sprintf("ps %s, which stands by, has had no version of %s for %s", b.Server, job.Name, Ago(b.UnreadyMS)),
-			fmt.Sprintf("Look at what ps %s says of it: mostly it has too little memory (`./bin/ps --memory-mib`).", b.Server)
-	default:
-		return fmt.Sprintf("ps %s, which stands by, has taken no version of %s since version %d, %s ago", b.Server, job.Name,
-				b.Version, Ago(b.AgeMS)),
-			fmt.Sprintf("Look at the load of ps %s and of this one, and at the network between them.", b.Server)
-	}
-}
-
-// tellPeers is tellStandby where several ps stand by for each other.
-func tellPeers(job *Job, unready bool) (text, action string) {
-	b := job.Standby
-	newest, behind := schema.Version(0), []string(nil)
-	for _, k := range b.Kept {
-		newest = max(newest, k.Version)
-	}
-	for _, k := range b.Kept {
-		if !k.Ready || k.Version < newest {
-			behind = append(behind, k.Server)
-		}
-	}
-	waits := ""
-	if len(behind) > 0 && b.Failure == "" {
-		waits = fmt.Sprintf(", and ps %s lags", brief(strings.Join(behind, ", ")))
-	}
-	switch {
-	case unready && len(b.Kept) == 0:
-		return fmt.Sprintf("the shards of %s have not been kept at two ps for %s", job.Name, Ago(b.UnreadyMS)),
-			"Have every ps with shards of the job, and another one, run with `--replicas 1`: when one is lost now, the job " +
-				"goes on from its newest durable version, or from nothing."
-	case unready:
-		return fmt.Sprintf("no version of %s has been kept at two ps for %s", job.Name, Ago(b.UnreadyMS)) + waits,
-			"Look at what the ps that is named says of it: mostly it has too little memory (`./bin/ps --memory-mib`)."
-	default:
-		return fmt.Sprintf("no version of %s has been kept at two ps since version %d, %s ago", job.Name, b.Version,
-				Ago(b.AgeMS)) + waits,
-			"Look at the load of the ps that keep its shards, and at the network between them."
 	}
 }

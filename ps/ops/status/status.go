@@ -467,8 +467,9 @@ var codes = [...]Code{
 		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was " +
 			"trained since the newest durable version."},
 	{Code: CodeNotStoodBy, Level: Warning, Title: "no ps stands by for a job", hold: 3_000,
-		Action: "Start another ps with `--replicas 1 --peer` and the address of this one, as before: when this one is lost now, the job goes on from " +
-			"its newest durable version, or from nothing."},
+		Action: "Start another ps with `--replicas 1` (in a pair also `--peer` and the address of this one), or give the ps that " +
+			"is named more memory (`--memory-mib`): if this ps is lost now, the job continues from its newest durable version, " +
+			"or from nothing."},
 	{Code: CodeStandbyCut, Level: Warning, Title: "a ps does not reach the one that it stands by for",
 		hold: standbyGrace,
 		Action: "Look at that ps and the network to it, and at the log of the one that stands by: the address, the token " +
