@@ -233,6 +233,7 @@ var gone = map[string]struct{ beside, now string }{
 	"checkpoint-every": {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-every to ps"},
 	"checkpoint-keep":  {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-keep to ps"},
 	"dtype":            {"rounds", "its measures are of float32 alone"},
+	"nats-monitor":     {"control-token-file", "the page and /metrics show what its NATS server does"},
 	"by-trainers":      {"hybrid", "a job whose shards add up nothing ends with a lost trainer"},
 }
 
