@@ -18,6 +18,7 @@ type LinearLayer struct {
 	NoBias bool `json:"no_bias,omitempty"`
 }
 
+// Parameters implements Module.
 func (l LinearLayer) Parameters() []Parameter { return parametersOf(l) }
 
 func (l LinearLayer) parameters() []Parameter {
@@ -132,6 +133,7 @@ const (
 	BagMean BagMode = "mean"
 )
 
+// Parameters implements Module.
 func (l BagLayer) Parameters() []Parameter { return parametersOf(l) }
 
 func (l BagLayer) parameters() []Parameter {
@@ -237,6 +239,7 @@ type Conv2d struct {
 	NoBias  bool `json:"no_bias,omitempty"`
 }
 
+// Parameters implements Module.
 func (l Conv2d) Parameters() []Parameter { return parametersOf(l) }
 
 func (l Conv2d) parameters() []Parameter {
@@ -354,7 +357,9 @@ type MaxPool2d struct {
 	Padding int `json:"padding,omitempty"`
 }
 
+// Parameters implements Module.
 func (l MaxPool2d) Parameters() []Parameter { return nil }
+
 func (l MaxPool2d) parameters() []Parameter { return nil }
 
 func (l MaxPool2d) stride() int {
@@ -426,9 +431,14 @@ func (w *poolWork) backward(p *pass, gradY []float32) ([]float32, error) {
 //	gradX = gradY where y > 0, else 0
 type ReLU struct{}
 
-func (ReLU) Parameters() []Parameter                 { return nil }
-func (ReLU) parameters() []Parameter                 { return nil }
-func (ReLU) OutShape(in []int) ([]int, error)        { return in, nil }
+// Parameters implements Module.
+func (ReLU) Parameters() []Parameter { return nil }
+
+func (ReLU) parameters() []Parameter { return nil }
+
+// OutShape implements Module: it accepts samples of any shape.
+func (ReLU) OutShape(in []int) ([]int, error) { return in, nil }
+
 func (r ReLU) append(to []placed, p string) []placed { return append(to, placed{r, p}) }
 func (r ReLU) config() (string, any)                 { return "relu", r }
 func (ReLU) check() error                            { return nil }
@@ -476,9 +486,14 @@ func (w *reluWork) backward(p *pass, gradY []float32) ([]float32, error) {
 // Flatten reshapes a sample to one dimension: [C, H, W] becomes [C*H*W]. No value moves.
 type Flatten struct{}
 
-func (Flatten) Parameters() []Parameter                 { return nil }
-func (Flatten) parameters() []Parameter                 { return nil }
-func (Flatten) OutShape(in []int) ([]int, error)        { return []int{product(in)}, nil }
+// Parameters implements Module.
+func (Flatten) Parameters() []Parameter { return nil }
+
+func (Flatten) parameters() []Parameter { return nil }
+
+// OutShape implements Module: it accepts samples of any shape.
+func (Flatten) OutShape(in []int) ([]int, error) { return []int{product(in)}, nil }
+
 func (f Flatten) append(to []placed, p string) []placed { return append(to, placed{f, p}) }
 func (f Flatten) config() (string, any)                 { return "flatten", f }
 func (Flatten) check() error                            { return nil }
@@ -506,9 +521,14 @@ type dropout2d struct {
 	P float32 `json:"p"`
 }
 
-func (l Dropout) Parameters() []Parameter                 { return nil }
-func (l Dropout) parameters() []Parameter                 { return nil }
-func (l Dropout) OutShape(in []int) ([]int, error)        { return in, nil }
+// Parameters implements Module.
+func (l Dropout) Parameters() []Parameter { return nil }
+
+func (l Dropout) parameters() []Parameter { return nil }
+
+// OutShape implements Module: it accepts samples of any shape.
+func (l Dropout) OutShape(in []int) ([]int, error) { return in, nil }
+
 func (l Dropout) append(to []placed, p string) []placed   { return append(to, placed{l, p}) }
 func (l Dropout) config() (string, any)                   { return "dropout", l }
 func (l Dropout) check() error                            { return probability("dropout", l.P) }
@@ -600,18 +620,28 @@ type Softmax struct{}
 //	gradX = gradY - exp(y) * sum(gradY)
 type logSoftmax struct{}
 
-func (Softmax) Parameters() []Parameter                 { return nil }
-func (Softmax) parameters() []Parameter                 { return nil }
-func (Softmax) OutShape(in []int) ([]int, error)        { return classes("softmax", in) }
+// Parameters implements Module.
+func (Softmax) Parameters() []Parameter { return nil }
+
+func (Softmax) parameters() []Parameter { return nil }
+
+// OutShape accepts samples of shape [classes].
+func (Softmax) OutShape(in []int) ([]int, error) { return classes("softmax", in) }
+
 func (s Softmax) append(to []placed, p string) []placed { return append(to, placed{s, p}) }
 func (s Softmax) config() (string, any)                 { return "softmax", s }
 func (Softmax) check() error                            { return nil }
 func (Softmax) layout(cuda.Layout) (cuda.Layout, bool)  { return cuda.NCHW, true }
 func (Softmax) work(e Env, s site) work                 { return &softmaxWork{dense: e.Dense, classes: s.in[0]} }
 
-func (logSoftmax) Parameters() []Parameter                 { return nil }
-func (logSoftmax) parameters() []Parameter                 { return nil }
-func (logSoftmax) OutShape(in []int) ([]int, error)        { return classes("log_softmax", in) }
+// Parameters implements Module.
+func (logSoftmax) Parameters() []Parameter { return nil }
+
+func (logSoftmax) parameters() []Parameter { return nil }
+
+// OutShape accepts samples of shape [classes].
+func (logSoftmax) OutShape(in []int) ([]int, error) { return classes("log_softmax", in) }
+
 func (s logSoftmax) append(to []placed, p string) []placed { return append(to, placed{s, p}) }
 func (s logSoftmax) config() (string, any)                 { return "log_softmax", s }
 func (logSoftmax) check() error                            { return nil }

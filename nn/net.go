@@ -169,9 +169,13 @@ func (n *Net) relayout(e Env, s step, shape []int, from, to cuda.Layout) {
 	}
 }
 
-// In and Out return the shapes of a sample; Parameters returns the module's parameters.
-func (n *Net) In() []int               { return n.in }
-func (n *Net) Out() []int              { return n.out }
+// In returns the shape of an input sample.
+func (n *Net) In() []int { return n.in }
+
+// Out returns the shape of an output sample.
+func (n *Net) Out() []int { return n.out }
+
+// Parameters returns the module's parameters.
 func (n *Net) Parameters() []Parameter { return n.params }
 
 // Forward computes y [n, Out] from x [n, In] with params, one read-only slice for each of Parameters. The caller must

@@ -343,10 +343,14 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Zeros, Uniform and Normal return the Init of a distribution.
-func Zeros() Init                { return Init{Kind: InitZeros} }
+// Zeros returns the Init of zeros.
+func Zeros() Init { return Init{Kind: InitZeros} }
+
+// Uniform returns the Init of values that are uniform in [-scale, scale).
 func Uniform(scale float32) Init { return Init{Kind: InitUniform, Scale: scale} }
-func Normal(scale float32) Init  { return Init{Kind: InitNormal, Scale: scale} }
+
+// Normal returns the Init of normal values with mean 0 and standard deviation scale.
+func Normal(scale float32) Init { return Init{Kind: InitNormal, Scale: scale} }
 
 // absent represents an entry that one side does not have.
 const absent = "absent"

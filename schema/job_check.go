@@ -39,11 +39,13 @@ type FieldError struct {
 	Want  string // a valid value
 }
 
+// Error implements error.
 func (e FieldError) Error() string { return fmt.Sprintf("%s: %s: want %s", e.Field, e.Value, e.Want) }
 
 // JobErrors lists every error that Validate found, in the order of the manifest.
 type JobErrors []FieldError
 
+// Error implements error. It lists the first eight errors.
 func (e JobErrors) Error() string {
 	const shown = 8
 	texts := make([]string, 0, shown+1)

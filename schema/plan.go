@@ -58,6 +58,7 @@ func (c Clock) Renumbers() bool { return c == ClockGrouped }
 // Party is shards or trainers.
 type Party uint8
 
+// The parties of a job.
 const (
 	ByShards Party = iota
 	ByTrainers

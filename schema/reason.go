@@ -70,6 +70,7 @@ type FrameError struct {
 	Detail string // what was found and what would be right
 }
 
+// Error implements error.
 func (e *FrameError) Error() string { return fmt.Sprintf("frame refused (%v): %s", e.Reason, e.Detail) }
 
 // Refuse returns a FrameError; the arguments are those of fmt.Sprintf.

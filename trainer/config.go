@@ -100,8 +100,8 @@ type Config struct {
 	HeartbeatEvery time.Duration
 	// TelemetryEvery is the interval between telemetry reports, at most 1 h. Negative: no reports. Default: 1 s.
 	TelemetryEvery time.Duration
-	// RetryAfter is the time before an unanswered request is repeated. The session shortens or extends it once it has
-	// measured response times. Waits double from one repetition to the next, up to eight times RetryAfter. Default: 1 s.
+	// RetryAfter is the time before an unanswered request is repeated. For lookups and results, measured response times
+	// replace it, and the wait doubles with each repetition, up to eight times RetryAfter. Default: 1 s.
 	RetryAfter time.Duration
 	// AnswerWithin bounds the wait for the coordinator's first answer to a join. Default: 10 s.
 	AnswerWithin time.Duration

@@ -38,8 +38,8 @@ func NewJob(name string, trainers int) *Job {
 	return j
 }
 
-// Lanes sets the number of slices of every batch, which is the largest number of trainers that leaves the bits
-// unchanged.
+// Lanes sets the number of slices of every batch, from the number of trainers to 4096. Jobs with equal lanes have equal
+// bits for any number of trainers.
 func (j *Job) Lanes(n int) *Job { return j.Adjust(func(m *schema.Job) { m.Lanes = n }) }
 
 // Apply sets which party stores dense parameters and runs their optimizer: schema.ByShards or schema.ByTrainers.
@@ -88,8 +88,8 @@ func (j *Job) Module(m nn.Module) *Job {
 	return j
 }
 
-// Table adds an embedding table of rows rows with dim values each. Its keys are 0 to rows-1. Its initial values must be
-// set: Normal, Uniform or Zeros.
+// Table adds an embedding table with keys from 0 to rows-1 and dim values per row. Its initial values must be set:
+// Normal, Uniform or Zeros.
 func (j *Job) Table(name string, rows, dim int) *Table {
 	t := &Table{spec: schema.TableSpec{Name: name, Rows: uint64(max(rows, 0)), Dim: dim}}
 	t.optimizing.self, t.drawing.self = t, t

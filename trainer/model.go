@@ -43,7 +43,7 @@ var weighedEntries = []string{manifestEntry, digestEntry, versionEntry, modulesE
 // parameters of hosted modules, and the manifest of the job. It comes from a session (Weights) or a file (OpenModel),
 // and needs no server. It is safe for concurrent reads.
 type Model struct {
-	Version  schema.Version
+	Version  schema.Version    // version of the weights
 	Metadata map[string]string // metadata of the program that saved it
 
 	job    *schema.Job
@@ -58,8 +58,8 @@ type Model struct {
 
 // Extra is a program's addition to the file of a model, such as tensors that it trains itself. OpenModel preserves it.
 type Extra struct {
-	Metadata map[string]string
-	Tensors  []Tensor
+	Metadata map[string]string // entries besides those of Save
+	Tensors  []Tensor          // names differ from those of the weights
 }
 
 // holdable returns an error if the weights of a job do not fit into one Model, or nil.

@@ -44,7 +44,7 @@ type hostedModule struct {
 type Tensor struct {
 	Name   string
 	Shape  []int
-	Values []float32
+	Values []float32 // of a float32 tensor; else nil
 
 	DType string // type name of safetensors; "" is F32
 	Data  []byte // little-endian bytes, instead of Values

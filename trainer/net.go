@@ -30,7 +30,7 @@ type NetWorkload struct {
 	Loss func(step *LaneStep, y, gradY []float32) (lossSum float64, err error)
 	// Sending is called just before the first gradient of a lane is sent. nil: no call.
 	Sending func(step *LaneStep)
-	// InputGrad receives the gradient of the input, if Net.GradX is set. Otherwise it must be nil.
+	// InputGrad receives the gradient of the input, which is nil unless Net.GradX is set. nil: no call.
 	InputGrad func(step *LaneStep, gradX []float32)
 
 	step   *LaneStep // lane under way

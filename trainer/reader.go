@@ -300,8 +300,8 @@ func (r *reader) scanPartition(ctx context.Context, scan *scan, p schema.Partiti
 type Query struct {
 	Table schema.Table
 	Keys  []uint64
-	Rows  []float32
-	Bags  []int64
+	Rows  []float32 // memory for the result of LookupInto
+	Bags  []int64   // offsets of bags in Keys; nil: each key is a bag
 }
 
 // lookRows looks up one query at the current version.

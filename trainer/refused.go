@@ -7,8 +7,8 @@ import (
 	"gradbus/schema"
 )
 
-// Refused is the error of a request that the coordinator or a shard refused: a join, a change of learning rates, a
-// request to a hosted module, or a frame. A refused frame ends the session; any other refusal changes nothing. If the
+// Refused is the error of a request that the coordinator or a shard refused: a join, a change of
+// learning rates, a checkpoint, a request to a hosted module, or a frame. A refused frame ends the session; any other refusal changes nothing. If the
 // session stays readable after a refused frame (Session.Err), its weights are those before the batch. Otherwise some
 // shards may have applied their part of the batch.
 //

@@ -78,7 +78,9 @@ func (s *Step[T]) end() error {
 // Batch returns the number of the batch. Random numbers keyed by Batch and Lane are the same for every trainer that
 // computes the lane.
 func (s *Step[T]) Batch() schema.Batch { return s.lane.Batch }
-func (s *Step[T]) Lane() lane.Lane     { return s.lane.Lane }
+
+// Lane returns the lane whose samples these are.
+func (s *Step[T]) Lane() lane.Lane { return s.lane.Lane }
 
 // Len returns the number of samples.
 func (s *Step[T]) Len() int { return len(s.chosen) }

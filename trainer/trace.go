@@ -13,7 +13,7 @@ import (
 // DDP.
 type BucketTimes struct {
 	Bucket schema.Bucket
-	Sparse bool
+	Sparse bool         // rows of tables, not dense values
 	Reduce schema.Party // party that sums the gradients
 
 	Begun    time.Time // time when its first chunk was complete and began to be sent

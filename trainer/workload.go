@@ -35,9 +35,9 @@ type Workload interface {
 // An invalid call (a name that the job does not have, a gradient that is final) returns scratch memory. End, or Run,
 // then fails with ErrWorkload and the reason.
 type LaneStep struct {
-	Batch   schema.Batch
-	Lane    lane.Lane
-	Samples int // number of samples, as Keys returned it
+	Batch   schema.Batch // number of the batch
+	Lane    lane.Lane    // lane to compute
+	Samples int          // number of samples, as Keys returned it
 
 	index   int // index of the lane among the hosted ones
 	compute *compute
