@@ -41,3 +41,9 @@ def test_ways_train_one_model() -> None:
         assert 0.3 < figures["loss"] < 0.9, (way, figures)
     # Rows begin at random numbers of their own within 0.01, which at a rate of 0.01 moves the loss by less.
     assert abs(found["plain"]["loss"] - found["local"]["loss"]) < 0.02
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_loaders(workers: str) -> None:
+    found = compared("--ways", "dataloader,laneloader", "--workers", workers)
+    assert all(found[way]["samples_per_second"] > 0 for way in ("dataloader", "laneloader"))
