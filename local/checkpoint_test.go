@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -106,4 +107,54 @@ func TestCheckpointFails(t *testing.T) {
 	}
 	must(t, trainReadable(t.Context(), session, 2, 1, func(gradients) {}))
 	must(t, session.Close())
+}
+
+// Shards that have nothing of a job are part of its versions, too.
+func TestCheckpointWithIdleShards(t *testing.T) {
+	s, job := start(t, local.Options{Shards: 3, CheckpointDir: t.TempDir()}), job(1)
+	job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1}
+	for version, resume := range []bool{false, true, true} {
+		c := s.Config()
+		c.Resume = resume
+		session, err := trainer.Join(t.Context(), c, job)
+		must(t, err)
+		must(t, session.Run(t.Context(), ones{job}, 1, nil))
+		if v, err := session.Checkpoint(t.Context()); err != nil || v != schema.Version(version+1) {
+			t.Fatalf("version %d, %v: want %d", v, err, version+1)
+		}
+		if w := session.Param("w"); w[0] != -float32(version+1) {
+			t.Errorf("w %v after %d batches of rate 1", w, version+1)
+		}
+		must(t, session.Close())
+	}
+}
+
+// One trainer of several asks for a version while the others compute on, as far as they can.
+func TestCheckpointByOneTrainer(t *testing.T) {
+	for consistency, ahead := range map[string]int{schema.ConsistencySync: 0, schema.ConsistencyBounded: 2} {
+		s := start(t, local.Options{Shards: 2, CheckpointDir: t.TempDir()})
+		job := job(2)
+		job.Consistency, job.Ahead = consistency, ahead
+		err := s.Run(t.Context(), 2, func(ctx context.Context, index int, c trainer.Config) error {
+			session, err := trainer.Join(ctx, c, job)
+			if err != nil {
+				return err
+			}
+			for n := range 4 {
+				if err := session.Run(ctx, ones{job}, 3, nil); err != nil {
+					return err
+				}
+				if index != n%2 {
+					continue
+				}
+				if v, err := session.Checkpoint(ctx); err != nil || int(v) != 3*(n+1) {
+					t.Errorf("%s: version %d, %v: want %d", consistency, v, err, 3*(n+1))
+				}
+			}
+			return session.Close()
+		})
+		if err != nil {
+			t.Errorf("%s: %v", consistency, err)
+		}
+	}
 }

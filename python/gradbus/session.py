@@ -262,6 +262,9 @@ class Session:
 
         Errors: ConfigError."""
         self._program.register(objects)
+        if "server" in self._config:
+            text = "job %r: the checkpoints of a ps have nothing of the script, so not of %s: want it saved by the script"
+            _log.warning(text, self.name, sorted(objects))
 
     def _folder_of(self, call: str, folder: Union[None, str, os.PathLike[str]]) -> Optional[str]:
         """The folder that a call names; None: the one that is in use, or the server's. Errors: ConfigError."""

@@ -63,6 +63,44 @@ def trained(start, where, trainers, folder, end, keeps=0, seed=1):
     return said.pop().split()
 
 
+# Trains by a LaneLoader, with dropout and statistics, and writes versions by itself. It ends at a batch, or waits there
+# to be killed.
+KILLED = """
+import sys, time, torch, gradbus
+folder, end, resume = sys.argv[1], *map(int, sys.argv[2:4])
+torch.set_num_threads(1)
+session = gradbus.local("killed", lanes=2, checkpoint_dir=folder, checkpoint_every=3)
+words, norm = gradbus.EmbeddingBag(2000, 8, mode="mean"), torch.nn.BatchNorm1d(8)
+torch.manual_seed(3)
+model = torch.nn.Sequential(words, norm, torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
+opt = gradbus.Optimizer(model, session, embeddings=gradbus.Adam(0.05), dense=gradbus.Adam(1e-2))
+ids = torch.randint(0, 900, (120, 3), generator=torch.Generator().manual_seed(3))
+loader = gradbus.LaneLoader(gradbus.LaneSampler(120, session, 20), session, batches=12)
+first = session.resume() if resume else 0
+for chosen in loader:
+    opt.zero_grad()
+    model(ids[chosen]).square().mean().backward()
+    opt.step()
+    if session.batch == end < 12:
+        print("there", flush=True)
+        time.sleep(60)
+print(first, session.batch, session.digest(), norm.running_var.tolist(), flush=True)
+session.close()
+"""
+
+
+def test_killed(start, tmp_path):
+    """A process that is killed goes on from the version that it has written by itself, to the bits of one that is not."""
+    whole = start.python(KILLED, tmp_path / "whole", 12, 0)
+    killed = start.python(KILLED, tmp_path / "folder", 8, 0)
+    killed.wait_for("there")
+    killed.kill()
+    again = start.python(KILLED, tmp_path / "folder", 12, 1)
+    for program in whole, again:
+        assert program.end() == 0, program.said()
+    assert again.out.read_text() == "6" + whole.out.read_text()[1:]
+
+
 def test_in_all_places(start, tmp_path):
     """A job begun in a process goes on with trainers at a ps, on other shards, and then in a process again; the values
     that a model is made with do not matter."""
@@ -252,7 +290,7 @@ def test_program_refused(tmp_path):
         session.resume(tmp_path)
 
 
-def test_refused(start, tmp_path):
+def test_refused(start, tmp_path, caplog):
     """What cannot be written or resumed says why, and the session continues."""
     for arguments, says in (
         ({"checkpoint_every": 5}, "want checkpoint_dir with it"),
@@ -283,6 +321,8 @@ def test_refused(start, tmp_path):
     _, url = start.ps()
     with gradbus.join(url, "there") as session:
         opt, model = made(session)
+        session.register(scheduler=torch.optim.lr_scheduler.StepLR(opt, 5))
+        assert "so not of ['scheduler']" in caplog.text
         step(opt, model)
         with pytest.raises(gradbus.ConfigError, match="give --checkpoint-dir to ps"):
             session.checkpoint(tmp_path)
