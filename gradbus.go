@@ -20,4 +20,4 @@
 package gradbus
 
 // Version is printed by --version of every command.
-const Version = "0.1.0"
+const Version = "0.2.0"
