@@ -43,7 +43,7 @@ func (f *Flags) Add(set *pflag.FlagSet) {
 		"`INDEX`: index or UUID of the GPU whose faults end the jobs here; empty is the cuda backend's")
 	AddKept(set, &f.Kept)
 	set.StringArrayVar(&f.Inject, "inject", nil,
-		"`FAULT`: simulate a GPU fault, e.g. gpu=0,xid=79,after=30s,for=60s; repeatable. Faults: "+Kinds())
+		"`FAULT`: simulate a fault, e.g. gpu=0,xid=79,after=30s,for=60s; repeatable; FAULT none lists all")
 	set.StringVar(&f.library, "gpu-library", "", "`PATH`: the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 }

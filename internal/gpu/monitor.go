@@ -394,7 +394,7 @@ func (m *Monitor) Take(ctx context.Context, visible string) error {
 	}
 	g, err := m.machine.pick(name)
 	if err != nil {
-		m.config.Log.Warn("it is not known which GPU is used", "cuda_visible_devices", visible)
+		m.config.Log.Warn("used GPU unknown", "cuda_visible_devices", visible)
 		return nil //nolint:nilerr // of a GPU that is not known nothing speaks against its use
 	}
 	if err := m.machine.May(g.UUID); err != nil {

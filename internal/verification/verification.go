@@ -25,7 +25,7 @@ type Flags struct {
 // Add adds the flag.
 func (f *Flags) Add(set *pflag.FlagSet) {
 	set.IntVar(&f.OneIn, "verify", cuda.VerifyAuto,
-		"`N`: check one optimizer block in N on another backend, bit by bit; 0 is none, -1 is 1000 on a GPU, else none")
+		"`N`: check one block in N by another backend, bit by bit; 0: none; -1: 1000 on a GPU, else none")
 }
 
 // Options completes those of a backend. Each process has other blocks checked than its like. wrongBits is when some are
