@@ -226,7 +226,7 @@ func (l *dataLine) serve(s *wireSession, again bool) error {
 			}
 			l.maximum.Store(int64(s.info.PayloadMax))
 			if s.info.LameDuck {
-				l.config.Log.Warn("the server is about to leave", "connection", l.config.Name, "line", l.index.String())
+				l.config.Log.Warn("server is leaving", "connection", l.config.Name, "line", l.index.String())
 			}
 		case opErr: // if it is fatal, the server closes the connection
 			l.config.Log.Warn("connection fault", "connection", l.config.Name, "line", l.index.String(), "err",
@@ -316,7 +316,7 @@ func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 			if n := l.writer.writes.Load(); n%2 == 0 || n != write {
 				write, since = n, now
 			} else if now.Sub(since) >= writeTimeout {
-				l.config.Log.Warn("the server takes nothing", "connection", l.config.Name, "line", l.index.String(), "after",
+				l.config.Log.Warn("server accepts no messages", "connection", l.config.Name, "line", l.index.String(), "after",
 					writeTimeout)
 				s.conn.Close()
 				return

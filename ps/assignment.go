@@ -94,7 +94,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 			w.saver = newSaver(w, assign.Shards)
 		case assign.Checkpoints == nil:
 		default:
-			w.log.Warn("no version of the job becomes durable, since this ps has no folder for checkpoints",
+			w.log.Warn("job has no checkpoints: this ps has no checkpoint folder",
 				"want", "--checkpoint-dir, the folder of the coordinator's ps")
 		}
 		w.reachable = func(ctx context.Context) error { return a.links[i].wait(ctx) }

@@ -64,7 +64,7 @@ func (h *shardHost) assign(ctx context.Context, name schema.JobName, run schema.
 		}
 		var err error
 		if a, err = h.makeShards(ctx, name, run, assign); errors.Is(err, errBusy) {
-			h.server.log.Info("shards put off", "job", name, "err", err)
+			h.server.log.Info("shards postponed", "job", name, "err", err)
 			return nil // it is said again each second
 		} else if err != nil {
 			h.server.log.Warn("shards not made", "job", name, "err", err)
@@ -138,7 +138,7 @@ func (h *shardHost) makeShards(ctx context.Context, name schema.JobName, run sch
 	a := newAssignment(ctx, h.server, run, assign, resumed, h.window(assign.Job, len(assign.Own), h.held()), h.news)
 	h.jobs[name] = a
 	h.shareJobs()
-	h.server.log.Info("shards of a job are here", "job", name, "shards", len(a.own), "bytes", a.memory.Bytes())
+	h.server.log.Info("replica complete", "job", name, "shards", len(a.own), "bytes", a.memory.Bytes())
 	return a, nil
 }
 

@@ -91,7 +91,7 @@ func (l *controlLoop) takeover(name schema.JobName) string {
 	case j != nil || l.coordinatedElsewhere(time.Now(), name):
 		return fmt.Sprintf("job %s runs: drain the ps that has it", name)
 	}
-	l.server.log.Warn("an operator continues a job here", "job", name, "why", "takeover")
+	l.server.log.Warn("operator continues job here", "job", name, "why", "takeover")
 	l.server.registry.decide(name)
 	return ""
 }
@@ -178,7 +178,7 @@ func (l *controlLoop) acquired(c acquisition) {
 	j := l.jobs[c.job.Name]
 	switch {
 	case errors.Is(c.err, fabric.ErrLost): // or slower than we wait
-		l.server.log.Warn("job not registered yet, its trainers ask again", "job", j.name, "err", c.err)
+		l.server.log.Warn("job not registered yet, its trainers retry", "job", j.name, "err", c.err)
 		l.giveUp(j, nil)
 	case c.err != nil:
 		l.giveUp(j, &schema.Refused{Reason: "server_full",
@@ -352,7 +352,7 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	if dead < 0 {
 		return false
 	}
-	l.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
+	l.server.log.Warn("ps lost, its job is registered again", "job", j.manifest.Name, "server", j.servers[dead].ID)
 	waiting := j.takeWaiting()
 	l.drop(j, &coordinator.Outcome{})
 	j.state.Transition(coordinator.Ended)

@@ -228,7 +228,7 @@ func (l *controlLoop) answered(ctx context.Context, q *assignRequest) {
 		l.server.counters.count(schema.ReasonWrongSender)
 		l.server.logRefusal(string(q.message.job), string(q.message.from), schema.ReasonWrongSender, q.err.Error())
 	case q.err != nil:
-		l.server.log.Warn("assignment put off, the registry cannot be read", "job", q.message.job, "err", q.err)
+		l.server.log.Warn("assignment postponed, registry not readable", "job", q.message.job, "err", q.err)
 	default:
 		l.readAsShardServer(ctx, q.message.job, q.run, q.control)
 	}

@@ -444,7 +444,7 @@ func (r *registry) drop(ctx context.Context, over *overJob) {
 		return
 	}
 	if err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
-		r.log.Warn("job not taken out of the registry; it will be swept", "job", name, "err", err)
+		r.log.Warn("job record not removed now, but later", "job", name, "err", err)
 	}
 }
 
@@ -493,7 +493,7 @@ func (r *registry) drain(ctx context.Context) {
 	}
 	r.self.Leaving = true
 	if _, err := r.servers.Update(ctx, r.self.ID, r.encodeLease(), r.revision); err != nil {
-		r.log.Debug("lease not taken back; it will run out", "server", r.self.ID, "err", err)
+		r.log.Debug("lease not released, it expires", "server", r.self.ID, "err", err)
 	}
 }
 
@@ -515,7 +515,7 @@ func (r *registry) renew(ctx context.Context) error {
 
 // remake makes what the control server has lost, and writes there what is ours.
 func (r *registry) remake(ctx context.Context, why error) error {
-	r.log.Warn("the control server has lost a bucket: it is made anew", "control", r.control.Address(), "err", why)
+	r.log.Warn("bucket lost, creating it again", "control", r.control.Address(), "err", why)
 	r.remade = time.Now()
 	err := r.openBuckets(ctx)
 	if err == nil {
@@ -565,7 +565,7 @@ func (r *registry) restore(ctx context.Context) {
 			continue
 		}
 		if !errors.Is(err, fabric.ErrKeyExists) {
-			r.log.Warn("job not written down again", "job", name, "err", err)
+			r.log.Warn("job record not rewritten", "job", name, "err", err)
 			continue
 		}
 		r.findStolen(ctx, name, o)

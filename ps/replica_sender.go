@@ -65,7 +65,7 @@ func newReplicaSender(a *assignment, to []schema.Member, series uint32) *replica
 	ctx, m.cancel = context.WithCancel(a.ctx)
 	a.asides.Go(func() {
 		if err := m.run(ctx); err != nil && ctx.Err() == nil {
-			a.server.log.Error("replica of a job not sent", "job", a.manifest.Name, "err", err)
+			a.server.log.Error("replica not sent", "job", a.manifest.Name, "err", err)
 		}
 	})
 	return m

@@ -147,7 +147,7 @@ func (k *replicaStore) begin(name schema.JobName, run schema.RunID, job *schema.
 			r.unwatch = stop
 		}
 	}
-	s.log.Info("keeping shards of a job", "job", name, "shards", len(r.own), "bytes", need.Bytes())
+	s.log.Info("storing replica of job", "job", name, "shards", len(r.own), "bytes", need.Bytes())
 	if !k.closed {
 		var ctx context.Context
 		ctx, r.cancel = context.WithCancel(s.running)
@@ -180,7 +180,7 @@ func (k *replicaStore) build(ctx context.Context, r *replicaJob, shards int, mem
 		t, said := r.from[member], false
 		for err := k.listen(ctx, r, t); err != nil && sleep(ctx, followEvery) == nil; err = k.listen(ctx, r, t) {
 			if !said {
-				s.log.Warn("shards of a job are not kept yet, their ps is not reached", "job", r.job.Name, "server",
+				s.log.Warn("replica delayed, primary unreachable", "job", r.job.Name, "server",
 					t.server.ID, "err", err)
 			}
 			said = true
@@ -277,7 +277,7 @@ func (k *replicaStore) fail(r *replicaJob, err error) {
 		return
 	}
 	r.failure, r.changed = schema.ClipFailure(err.Error()), true
-	k.server.log.Warn("shards of a job are not kept", "job", r.job.Name, "err", err)
+	k.server.log.Warn("replica not stored", "job", r.job.Name, "err", err)
 	nudge(k.server.loop.changed)
 }
 
@@ -567,7 +567,7 @@ func (k *replicaStore) readState(m *fabric.Message) (subject fabric.Subject, vie
 	}
 	view, err = schema.Verify(m.Data, k.server.limits)
 	if err != nil || view.Head().Kind != schema.KindState {
-		k.server.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
+		k.server.log.Warn("invalid replica frame", "job", subject.Job, "err", err)
 		return subject, view, false
 	}
 	return subject, view, true

@@ -325,7 +325,7 @@ func (r *checkpointFolder) begin(c *acquisition, f *located) {
 	defer r.noting.Unlock()
 	err := checkpoint.Begin(r.path(), job.Name, c.record.RunID, f.since, job.Trainers, f.runs...)
 	if err != nil {
-		r.log.Error("begin of the job not noted: a restarted ps will not know of it", "job", job.Name, "err", err)
+		r.log.Error("job start not recorded: a restarted ps will not know it", "job", job.Name, "err", err)
 	}
 }
 
@@ -341,7 +341,7 @@ func (r *checkpointFolder) over(name schema.JobName, run schema.RunID,
 		r.noting.Lock()
 		defer r.noting.Unlock()
 		if err := note(dir, name, run); err != nil {
-			r.log.Warn("the end of the job is not noted", "job", name, "err", err)
+			r.log.Warn("job end not recorded", "job", name, "err", err)
 		}
 	})
 }
@@ -492,7 +492,7 @@ func (s *Server) locate(c *acquisition, offers []offer) (f located, refused *sch
 	from, damaged, err := s.chooseVersion(c, offers, &prior, f.not)
 	switch {
 	case !prior.asked && errors.Is(err, checkpoint.ErrOther):
-		s.log.Warn("job begins again from version 0: its settings differ from those of the interrupted run", "job",
+		s.log.Warn("job starts over from version 0: its settings differ from those of the interrupted run", "job",
 			c.job.Name, "err", err)
 		s.folder.begin(c, &f)
 		return f, nil
@@ -556,7 +556,7 @@ func (s *Server) findPriorRun(c *acquisition, offers []offer, epoch uint64) (pri
 	if dir := s.folder.path(); dir != "" {
 		var err error
 		if note, err = checkpoint.Running(dir, c.job.Name); err != nil {
-			s.log.Error("interrupted run of the job not known", "job", c.job.Name, "err", err)
+			s.log.Error("interrupted run unknown", "job", c.job.Name, "err", err)
 			// a job that began again would replace what is stored
 			if c.back != 0 && c.resume || s.mayContinue(c.job, &note) {
 				if replica == nil || !errors.Is(err, checkpoint.ErrDamaged) {

@@ -200,7 +200,7 @@ func (v *saver) wrote(id checkpoint.ID) {
 	old, w := v.parts[0], v.worker
 	v.parts = v.parts[1:]
 	if err := checkpoint.DropPart(v.worker.server.folder.path(), w.config.Job.Name, old, w.config.Index); err != nil {
-		w.log.Warn("part of a version that is not durable stays", "version", uint64(old.Version), "err", err)
+		w.log.Warn("part of a version that is not durable not removed", "version", uint64(old.Version), "err", err)
 	}
 }
 

@@ -422,7 +422,7 @@ func (s *Server) Close() {
 			err = errors.Join(err, conn.Flush(ctx))
 		}
 		if err != nil {
-			s.log.Warn("last words not sent", "err", err)
+			s.log.Warn("final messages not sent", "err", err)
 		}
 		s.release()
 		close(s.done)

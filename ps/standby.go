@@ -88,7 +88,7 @@ func (b *standby) start(ctx context.Context) error {
 	if !errors.Is(err, fabric.ErrNoServer) {
 		return err
 	}
-	b.server.log.Warn("the ps to stand by for is not there yet", "at", fabric.WithoutUser(b.url), "err", err)
+	b.server.log.Warn("primary not reachable yet", "at", fabric.WithoutUser(b.url), "err", err)
 	b.run(func() {
 		for err != nil && b.server.running.Err() == nil {
 			select {
@@ -326,14 +326,14 @@ func (b *standby) changed(state fabric.State) {
 		b.mu.Lock()
 		b.cut.Begin(b.server.now())
 		b.mu.Unlock()
-		b.server.log.Warn("the ps that is stood by for is out of reach", "at", fabric.WithoutUser(b.url))
+		b.server.log.Warn("primary unreachable", "at", fabric.WithoutUser(b.url))
 		b.run(b.probe)
 	case fabric.Back:
 		b.mu.Lock()
 		b.cut.End()
 		b.there = nil
 		b.mu.Unlock()
-		b.server.log.Info("the ps that is stood by for is back", "at", fabric.WithoutUser(b.url))
+		b.server.log.Info("primary reachable again", "at", fabric.WithoutUser(b.url))
 	}
 }
 
@@ -659,7 +659,7 @@ func (b *standby) lostRun(job *schema.Job) schema.RunID {
 		return 0
 	}
 	if field, have, want, differs := of.WithChunkBytes(job.ChunkBytes).Diff(job); differs {
-		b.server.log.Warn("job begins anew: its settings are others than those of the one that was stood by for", "job",
+		b.server.log.Warn("job starts over: its settings differ from those of the replica", "job",
 			job.Name, "field", field, "have", have, "want", want)
 		return 0
 	}

@@ -144,7 +144,7 @@ func (w *worker) tellGroup(g *schema.Group) {
 	frame, err := schema.EncodeControl(schema.Head{Job: w.config.RunID, Generation: w.config.Generation},
 		schema.Control{Group: g})
 	if err != nil {
-		w.log.Error("an event of a group cannot be told", "err", err) // a broken invariant, of which nothing depends
+		w.log.Error("group event not sent", "err", err) // a broken invariant, of which nothing depends
 		return
 	}
 	for i := range w.config.Contributors {

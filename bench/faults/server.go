@@ -122,13 +122,13 @@ func (b *bench) told(number int, line string) {
 		strings.Contains(line, "job failed: ps "),
 		strings.Contains(line, "the ps that coordinates the job has ended"):
 		b.notices = append(b.notices, time.Now())
-	case strings.Contains(line, "shards of a job are here"):
+	case strings.Contains(line, "replica complete"):
 		b.hosting[number]++
 	case strings.Contains(line, "job freed"):
 		b.hosting[number]--
 	case strings.Contains(line, "standing by with all shards of the job"):
 		b.kept = true
-	case strings.Contains(line, "keeping shards of a job"):
+	case strings.Contains(line, "storing replica of job"):
 		b.kept, b.whole[number] = false, false
 	case strings.Contains(line, "standing by with all of a job"):
 		b.whole[number] = true

@@ -263,7 +263,7 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 // notify tells the service manager that started this process how it is, where there is one that wants to know.
 func notify(state string, log *slog.Logger) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn("the service manager was not told", "err", err)
+		log.Warn("service manager not notified", "err", err)
 	}
 }
 

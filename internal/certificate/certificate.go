@@ -58,9 +58,9 @@ func (f *File) Latest() *tls.Certificate {
 		f.looked = now
 		if at, err := f.modified(); err != nil || !at.Equal(f.changed) {
 			if err = cmp.Or(err, f.read()); err != nil {
-				f.log.Warn("the certificate cannot be read again; the one before stays", "path", f.certFile, "err", err)
+				f.log.Warn("certificate not reloaded, the previous one stays", "path", f.certFile, "err", err)
 			} else {
-				f.log.Info("the certificate has been read again", "path", f.certFile, "until", f.pair.Leaf.NotAfter)
+				f.log.Info("certificate reloaded", "path", f.certFile, "until", f.pair.Leaf.NotAfter)
 			}
 		}
 	}

@@ -63,7 +63,7 @@ func TestIsReadAgain(t *testing.T) {
 	}
 	now = now.Add(time.Nanosecond)
 	serves("third.example")
-	if got := log.String(); strings.Count(got, "read again\"") != 2 || strings.Count(got, "the one before stays") != 2 {
+	if got := log.String(); strings.Count(got, "certificate reloaded") != 2 || strings.Count(got, "the previous one stays") != 2 {
 		t.Errorf("log %s", got)
 	}
 }

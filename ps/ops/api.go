@@ -128,7 +128,7 @@ func (s *Server) api(give func(view *view, values url.Values) (any, error), know
 			fail(w, http.StatusServiceUnavailable, err.Error())
 		case broken != nil:
 			s.faults.Add(1)
-			s.log.Error("an answer cannot be written", "path", r.URL.Path, "err", broken)
+			s.log.Error("answer not written", "path", r.URL.Path, "err", broken)
 			fail(w, http.StatusInternalServerError, "the answer cannot be written: see the log of the ps")
 		default:
 			w.Header().Set("Content-Type", "application/json; charset=utf-8")
@@ -263,7 +263,7 @@ func (s *Server) follow(r *http.Request, send func([]byte) error) {
 			event, err := v.event()
 			if err != nil {
 				s.faults.Add(1)
-				s.log.Error("an update cannot be sent", "err", err)
+				s.log.Error("update not sent", "err", err)
 				return
 			}
 			if send(event) != nil {

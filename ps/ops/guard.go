@@ -306,6 +306,6 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.refused.Add(1)
-	s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr, "times", s.wrong.Add(1))
+	s.log.Warn("wrong token at /login", "address", r.RemoteAddr, "times", s.wrong.Add(1))
 	fail(w, http.StatusForbidden, "that is not the token")
 }

@@ -165,7 +165,7 @@ func (s *Server) listen() (net.Listener, error) {
 	if s.config.AnyPort && errors.Is(err, syscall.EADDRINUSE) {
 		host, _, _ := net.SplitHostPort(s.config.Listen) // Validate saw that it can be
 		if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
-			s.log.Warn("the page's port is taken, by another ps perhaps: it is at another", "wanted", s.config.Listen, "address",
+			s.log.Warn("page port in use, took another one", "wanted", s.config.Listen, "address",
 				l.Addr().String())
 		}
 	}
