@@ -14,7 +14,7 @@ import (
 // LanesMax bounds the number of lanes of a job; frames store lanes as 16 bits.
 const LanesMax = 4096
 
-// DefaultMin is the least number of lanes that Default gives.
+// DefaultMin is the smallest number of lanes that Default returns.
 const DefaultMin = 8
 
 // Default returns the number of lanes of a job that does not set it: 8, or, with more trainers, the smallest power of

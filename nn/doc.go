@@ -1,7 +1,7 @@
 // Package nn provides layers and losses over a cuda.Backend, with forward and backward passes written out. NewNet runs
 // a module, and NewLinear, NewEmbeddingBag and NewCrossEntropy are single operations.
 //
-// A single operation computes when the caller says so, on tensors that the caller passes.
+// A single operation computes when it is called, on tensors that the caller passes.
 //
 // A Module is a function made of layers, as configuration, written in Go or as JSON (Build): LinearLayer, BagLayer,
 // Conv2d, MaxPool2d, ReLU, Dropout, Dropout2d, Flatten, Softmax, logSoftmax, and Sequential. A Net is a module with the
@@ -12,7 +12,7 @@
 // Neither has parameters: those belong to the session or to the server, and are passed in. Gradients are sums over the
 // samples, never divided; the caller that knows the weight of the whole batch divides once. Initial values have
 // PyTorch's default bounds and are counter-based (package philox), and so is dropout. Sums of single operations run in
-// the canonical order of package cuda, so the same samples give the same bits on every backend.
+// the canonical order of package cuda, so the same samples produce the same bits on every backend.
 //
 // The package knows shapes and derivatives. It must not know jobs, batches, lanes, the keys of tables or optimizers. A
 // newcomer may add a layer: a type in layers.go, a comment with every shape, an entry in kinds (net.go), a naive

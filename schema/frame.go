@@ -655,7 +655,7 @@ type placedChunk struct {
 	index int // among the chunks of its owner, in their order
 }
 
-// placeChunks cuts the buckets into chunks and gives each an owner.
+// placeChunks cuts the buckets into chunks and assigns an owner to each.
 func (p *Placement) placeChunks() {
 	owners, base := p.Plan.DenseShards(p.Shards), 0
 	if p.Plan.Reducer == ByTrainers {

@@ -282,7 +282,7 @@ func (v *View) CheckJob(run RunID, generation Generation) error {
 	return nil
 }
 
-// Section says that the next Count keys of a frame, and rows of Dim values if the kind has them, belong to a table. Its
+// Section assigns the next Count keys of a frame, and rows of Dim values if the kind has them, to a table. Its
 // memory layout is that of the wire.
 type Section struct {
 	Table Table
@@ -506,7 +506,7 @@ func number(data []byte, pos int, sequence Sequence) {
 	le.PutUint32(data[pos+checksumAt:], sum^numberSum(at))
 }
 
-// Envelope gives fabric access to the only field of a frame that it needs. Both methods may be called on frames that
+// Envelope reads and writes the only field of a frame that fabric needs. Both methods may be called on frames that
 // Verify or Seal returned, while no other goroutine writes to them.
 type Envelope struct{}
 
