@@ -21,12 +21,12 @@ func remembered(t *testing.T) *File {
 		return Kept{GPU: GPU{Index: index, UUID: uuid, Name: "H100"}}
 	}
 	a, b, c, d := of(0, "GPU-aa10"), of(1, "GPU-aa20"), of(2, "GPU-c"), of(0, "GPU-d")
-	a.Findings = []KeptFinding{
+	a.Findings = []Finding{
 		{Code: "xid-48", Reason: "XID 48: uncorrectable memory error", Action: "Reset it.", SinceMS: nowMS,
 			Memory: true},
 		{Code: "remap-failed", Reason: "a faulty memory row could not be remapped", Action: "Have it replaced.",
 			SinceMS: nowMS + 1000}}
-	b.Findings = []KeptFinding{{Code: "xid-79", Reason: "XID 79: it fell off", Action: "Power it off.", SinceMS: nowMS}}
+	b.Findings = []Finding{{Code: "xid-79", Reason: "XID 79: it fell off", Action: "Power it off.", SinceMS: nowMS}}
 	if err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{a, b, c, d}, true }); err !=
 		nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestListIsPrintable(t *testing.T) {
 	t.Parallel()
 	file := &File{filepath.Join(t.TempDir(), "gpus.json"), lockTime}
 	bad := Kept{GPU: GPU{UUID: "GPU-a\x1b[2J", Name: "H\u009b100"},
-		Findings: []KeptFinding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS}}}
+		Findings: []Finding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS}}}
 	var out bytes.Buffer
 	out.WriteString(list([]Kept{bad}, "c", time.UTC))
 	if err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{bad}, true }); err != nil {

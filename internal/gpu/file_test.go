@@ -20,7 +20,7 @@ const nowMS = 1_800_000_000_000
 
 func one(uuid string) Kept {
 	return Kept{GPU: GPU{Index: 1, UUID: uuid, Name: "H100", PCI: "0000:3b:00.0"},
-		Findings: []KeptFinding{{Code: "xid-48", Reason: "XID 48: bad", Action: "Reset it.", SinceMS: nowMS - 5,
+		Findings: []Finding{{Code: "xid-48", Reason: "XID 48: bad", Action: "Reset it.", SinceMS: nowMS - 5,
 			Memory: true}}, Boot: "b"}
 }
 
@@ -207,10 +207,10 @@ func TestBounds(t *testing.T) {
 	for i := range 2 * rememberedMax {
 		k := Kept{GPU: GPU{Index: i % 8, UUID: fmt.Sprintf("GPU-%d", i)}}
 		for j := range 2 * findingsMax * max(0, 1-i) { // of the first alone
-			k.Findings = append(k.Findings, KeptFinding{Code: fmt.Sprintf("xid-%d", j), Reason: "x", SinceMS: 1})
+			k.Findings = append(k.Findings, Finding{Code: fmt.Sprintf("xid-%d", j), Reason: "x", SinceMS: 1})
 		}
 		if i > 0 && i%2 == 0 {
-			k.Findings = []KeptFinding{{Code: "a", Reason: "b", SinceMS: 1}}
+			k.Findings = []Finding{{Code: "a", Reason: "b", SinceMS: 1}}
 		}
 		all = append(all, k)
 	}

@@ -57,8 +57,8 @@ func TestKeptQuarantine(t *testing.T) {
 	b.xid(79)
 	since := b.now
 	f.sync(b, "boot-1")
-	want := []Kept{{GPU: id(0), Boot: "boot-1", Findings: []KeptFinding{{"xid-79",
-		"XID 79: the GPU has fallen off the bus", actPower, since.UnixMilli(), false}}}}
+	want := []Kept{{GPU: id(0), Boot: "boot-1", Findings: []Finding{{Code: "xid-79",
+		Reason: "XID 79: the GPU has fallen off the bus", Action: actPower, SinceMS: since.UnixMilli()}}}}
 	if !reflect.DeepEqual(f.all, want) {
 		t.Fatalf("kept %+v, want %+v", f.all, want)
 	}

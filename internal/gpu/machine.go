@@ -31,7 +31,7 @@ const (
 // Machine is the state of the GPUs of one machine. It is not safe for concurrent use, and knows no clock: every call
 // has a time, and times never go back by much.
 type Machine struct {
-	expected int    // GPUs that the machine should have; those that are not there are absent
+	expected int    // GPUs that the machine should have; missing ones are absent
 	gpus     []*gpu // in order of their indices
 
 	driver   string
@@ -57,7 +57,7 @@ type gpu struct {
 	injected bool      // the last sample was altered, or is a made up one
 	faulted  time.Time // when memory was last seen to be wrong
 
-	uncorrectedFrom   *uint64 // count that this process, or who acknowledged it, started from
+	uncorrectedFrom   *uint64 // count at the start of this process, or at the last acknowledgement
 	uncorrectedBefore uint64
 
 	xids         map[uint64]uint64 // by number, since the start
@@ -88,9 +88,7 @@ type Change struct {
 	Action string
 	// ContextLost says that what programs had on the GPU is gone: they must be started again.
 	ContextLost bool
-	// Alert says that NVIDIA's catalog has no action for the XID.
-	Alert    bool
-	Injected bool
+	Injected    bool
 }
 
 // New gives a machine of which nothing is known, and which should have so many GPUs.
@@ -173,7 +171,7 @@ func (m *Machine) XID(now time.Time, x *XID, injected bool) []Change {
 	}
 	f := Finding{Code: fmt.Sprintf("xid-%d", x.Number), State: schema.GPUDegraded, Memory: e.memory, Action: e.action,
 		Reason: fmt.Sprintf("XID %d: %s", x.Number, e.name)}
-	told := Change{Code: f.Code, ContextLost: e.class == Restart || e.class == Quarantine, Alert: e.class == Unlisted}
+	told := Change{Code: f.Code, ContextLost: e.class == Restart || e.class == Quarantine}
 	// of Notice the next sample has it, seconds from now: see recovery
 	if e.class != Ignore && (e.class != Notice || g.last.RecoveryAction == nil) {
 		if e.class == Quarantine {
@@ -473,7 +471,7 @@ func (g *gpu) merge(k *Kept, write bool) (acknowledged, news bool) {
 	}
 	known := len(g.found)
 	g.found = slices.DeleteFunc(g.found, func(c *condition) bool {
-		return c.kept && !slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == c.Code })
+		return c.kept && !slices.ContainsFunc(k.Findings, func(f Finding) bool { return f.Code == c.Code })
 	})
 	if acknowledged = len(g.found) < known; acknowledged && len(g.found) == 0 {
 		g.forget()
@@ -483,7 +481,8 @@ func (g *gpu) merge(k *Kept, write bool) (acknowledged, news bool) {
 	}
 	for _, c := range g.found {
 		if c.sticky() && !c.injected && !c.kept {
-			k.Findings = append(slices.Clone(k.Findings), KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), c.Memory})
+			c.SinceMS = c.since.UnixMilli()
+			k.Findings = append(slices.Clone(k.Findings), c.Finding)
 			c.kept, news = write, true
 		}
 	}
@@ -500,13 +499,13 @@ func (m *Machine) unkept() {
 }
 
 // recall makes a finding hold that is remembered.
-func (g *gpu) recall(f *KeptFinding) {
+func (g *gpu) recall(f *Finding) {
 	since := time.UnixMilli(f.SinceMS)
 	c := g.condition(f.Code)
 	if c == nil || !c.sticky() || c.injected {
 		g.drop(f.Code)
-		c = &condition{Finding: Finding{Code: f.Code, State: schema.GPUUnhealthy, Reason: f.Reason, Action: f.Action,
-			Memory: f.Memory}, since: since}
+		c = &condition{Finding: *f, since: since}
+		c.State = schema.GPUUnhealthy
 		g.found = append(g.found, c)
 		if f.Memory && since.After(g.faulted) {
 			g.faulted = since

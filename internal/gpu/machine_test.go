@@ -172,9 +172,8 @@ func TestXIDClasses(t *testing.T) {
 	for class, numbers := range map[Class][]uint64{
 		Quarantine: {46, 48, 54, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158},
 		Restart:    {8, 13, 31, 39, 45, 80, 94, 139},
-		Degrade:    {74, 78, 144, 150, 151, 159},
+		Degrade:    {74, 78, 144, 150, 151, 159, 0, 1, 47, 61, 142, 171, 173, 999, 1 << 31},
 		Ignore:     {14, 43, 44, 63, 92, 93, 121, 137, 157},
-		Unlisted:   {0, 1, 47, 61, 142, 171, 173, 999, 1 << 31},
 	} {
 		for _, n := range numbers {
 			if got := entryOf(n).class; got != class {
@@ -194,8 +193,8 @@ func TestXIDClasses(t *testing.T) {
 			if len(b.all) != 1 {
 				t.Fatalf("XID %d: %d changes, want 1", n, len(b.all))
 			}
-			if c := b.all[0]; c.Alert != (class == Unlisted) || c.ContextLost != (class == Quarantine || class == Restart) {
-				t.Errorf("XID %d: alert %v, context lost %v", n, c.Alert, c.ContextLost)
+			if c := b.all[0]; c.ContextLost != (class == Quarantine || class == Restart) {
+				t.Errorf("XID %d: context lost %v", n, c.ContextLost)
 			}
 			if got := b.m.GPUs("")[0].XIDs[fmt.Sprint(n)]; got != 1 {
 				t.Errorf("XID %d is counted %d times", n, got)
@@ -220,7 +219,7 @@ func TestRecoveryActionDecides(t *testing.T) {
 	b.all = nil
 	b.xid(154)
 	b.is(schema.GPUHealthy, "", "")
-	if len(b.all) != 1 || b.all[0].Code != "xid-154" || b.all[0].Alert || b.all[0].ContextLost {
+	if len(b.all) != 1 || b.all[0].Code != "xid-154" || b.all[0].ContextLost {
 		t.Fatalf("told of %+v", b.all)
 	}
 	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(1)) })

@@ -28,7 +28,7 @@ const (
 // Config of Start.
 type Config struct {
 	Mode     Mode     // empty is Auto
-	Expected int      // GPUs that the machine should have; those that are not there are absent
+	Expected int      // GPUs that the machine should have; missing ones are absent
 	Probe    []string // program that asks the driver, and its arguments: it writes Line as JSON, one a line
 	// Every is the time between samples of made up GPUs, at most; 0 is a second.
 	Every time.Duration
@@ -53,7 +53,7 @@ type Config struct {
 	// Acknowledge acknowledges all GPUs that are unhealthy, whenever it gets a signal. Close stops the signals.
 	Acknowledge chan os.Signal
 	Log         *slog.Logger // gets changes of state; nil discards
-	OnChange    func(Change) // is told of each change of a GPU, never concurrently; it must return at once
+	OnChange    func(Change) // receives each change of a GPU, never concurrently; it must return at once
 	Driver      func() bool  // says whether this machine has a driver that could be asked; nil looks for its files
 }
 
@@ -82,7 +82,7 @@ type Monitor struct {
 	stop   context.CancelFunc
 	keeper *keeper // nil where nothing is remembered
 
-	telling sync.Mutex // is held while changes are told of; before mu
+	telling sync.Mutex // held while changes are passed on; before mu
 	mu      sync.Mutex
 	machine *Machine
 	used    string
@@ -326,7 +326,7 @@ func (m *Monitor) change(f func(*Machine) []Change) {
 	m.take(changes)
 }
 
-// take logs changes, and tells of them.
+// take logs changes, and passes them on.
 func (m *Monitor) take(changes []Change) {
 	m.telling.Lock()
 	defer m.telling.Unlock()
@@ -353,9 +353,6 @@ func (m *Monitor) take(changes []Change) {
 		}
 		if c.Injected {
 			args = append(args, "injected", true)
-		}
-		if c.Alert {
-			args = append(args, "alert", "this XID has no rule")
 		}
 		m.config.Log.Log(context.Background(), level, "GPU health", args...)
 		if m.config.OnChange != nil {
@@ -418,7 +415,7 @@ type watch struct {
 	began   time.Time // of the present probe
 	at      string    // what was heard last, for a driver that hangs
 	hello   bool      // the present probe has said hello
-	silent  bool      // the GPUs are Unknown for want of a word
+	silent  bool      // the GPUs are Unknown, since the driver does not answer
 	unused  bool      // the log has said that no GPU is used
 	none    string    // why there is no driver: faults are injected into made up GPUs; empty where there is one
 

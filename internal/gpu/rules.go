@@ -12,11 +12,12 @@ import (
 
 // Finding is one thing that is wrong with a GPU.
 type Finding struct {
-	Code   string
-	State  schema.GPUState // Degraded, or Unhealthy until it is acknowledged
-	Reason string          // one sentence without a full stop
-	Action string
-	Memory bool // results since the last good sample may be wrong
+	Code    string          `json:"code"`
+	State   schema.GPUState `json:"-"`      // Degraded, or Unhealthy until it is acknowledged
+	Reason  string          `json:"reason"` // one sentence without a full stop
+	Action  string          `json:"action"`
+	SinceMS int64           `json:"since_ms"`         // milliseconds since 1970; set when it is remembered
+	Memory  bool            `json:"memory,omitempty"` // results since the last good sample may be wrong
 }
 
 func degraded(code, action, format string, args ...any) *Finding {
@@ -192,8 +193,6 @@ const (
 	Restart
 	// Degrade: the GPU works on, Degraded for a while.
 	Degrade
-	// Unlisted: as Degrade, with an alert, since the catalog says no action, or does not have it.
-	Unlisted
 	// Notice: a word on what samples say themselves. Where they do not, as Degrade.
 	Notice
 	// Ignore: counted and logged. The GPU stays as it is.
@@ -203,7 +202,7 @@ const (
 // xidEntry is the class and the action of an XID.
 type xidEntry struct {
 	class  Class
-	memory bool   // what was computed meanwhile may be wrong
+	memory bool   // what was computed before may be wrong
 	name   string // what happened, to follow "XID 79: "
 	action string
 }
@@ -241,7 +240,7 @@ func asked(action string) (Class, string) {
 		"XID_154":              {Notice, "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action), and do that."},
 	}[action]
 	if !known {
-		return Unlisted, "Look it up in NVIDIA's catalog of XIDs; report it to the vendor if it returns."
+		return Degrade, "Look it up in NVIDIA's catalog of XIDs; report it to the vendor if it returns."
 	}
 	return class.class, class.text
 }

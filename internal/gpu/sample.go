@@ -30,7 +30,7 @@ const GPUsMax = 64
 // None is a probe's only line where there is nothing to ask; the probe ends after it.
 type None struct {
 	Reason string `json:"reason"` // one sentence
-	// Driver says that a driver is there, but that it does not work; else there is none.
+	// Driver reports a driver that does not work; false: there is none.
 	Driver bool `json:"driver,omitempty"`
 }
 

@@ -24,18 +24,9 @@ import (
 // Kept is the state of a GPU that outlives the process, and is shared with others that watch it. Times are milliseconds
 // since 1970.
 type Kept struct {
-	GPU                    // as it was last seen
-	Findings []KeptFinding `json:"findings,omitempty"` // that hold until they are acknowledged
-	Boot     string        `json:"boot,omitempty"`     // identifies the run of the machine in which all was found
-}
-
-// KeptFinding is a finding that is remembered. It makes the GPU unhealthy.
-type KeptFinding struct {
-	Code    string `json:"code"`
-	Reason  string `json:"reason"`
-	Action  string `json:"action"`
-	SinceMS int64  `json:"since_ms"`
-	Memory  bool   `json:"memory,omitempty"`
+	GPU                // as it was last seen
+	Findings []Finding `json:"findings,omitempty"` // that are unhealthy until they are acknowledged
+	Boot     string    `json:"boot,omitempty"`     // identifies the run of the machine in which all was found
 }
 
 // keepable says whether what is found of a GPU may be remembered: it is no simulated one, nor one that could not say
@@ -99,7 +90,7 @@ func decode(text []byte) ([]Kept, error) {
 func (k *Kept) valid() bool {
 	return k.keepable() && len(k.UUID) <= uuidBytesMax && k.Index >= 0 && k.Index < GPUsMax &&
 		len(k.Findings) <= findingsMax &&
-		!slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == "" || f.Reason == "" || f.SinceMS <= 0 })
+		!slices.ContainsFunc(k.Findings, func(f Finding) bool { return f.Code == "" || f.Reason == "" || f.SinceMS <= 0 })
 }
 
 // File is the file at a path. It may be used by any number of processes and goroutines.
@@ -192,7 +183,7 @@ func (f *File) write(text []byte) error {
 	if _, err := w.Write(text); err != nil {
 		return err
 	}
-	// root, who may have been asked to acknowledge, does not take it away from whose it is
+	// an acknowledgement by root keeps the file's owner
 	if old, gone := os.Lstat(f.path); gone == nil {
 		if sys, ok := old.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
 			_ = w.Chown(int(sys.Uid), int(sys.Gid))
