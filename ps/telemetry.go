@@ -277,7 +277,7 @@ func (p *reporter) traffic() schema.Traffic {
 	}
 }
 
-// tell calls who asked for reports.
+// tell passes a report to Options.Telemetry.
 func (p *reporter) tell(job schema.JobName, from schema.Member, report *schema.Telemetry) {
 	if p.hear == nil {
 		return
@@ -572,7 +572,7 @@ type refusedJoins struct {
 // for a second after one made way for another too soon, only those tell that were there a second before.
 func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why *schema.Refused) (n uint64, tell bool) {
 	if schema.CheckName("job", string(job)) != nil {
-		return 0, false // no report could tell of it
+		return 0, false // no report can have it
 	}
 	one := schema.RefusedReport{Job: job, Reason: schema.Clip(why.Reason), Field: schema.Clip(why.Field),
 		FirstMS: now.UnixMilli()}
@@ -653,7 +653,7 @@ func (s *stoodBy) has(now time.Time, version schema.Version, failure string, rea
 	if fresh {
 		s.version, s.at = version, now
 	}
-	if version > 0 || failure != "" { // else it is told all anew
+	if version > 0 || failure != "" { // else it is sent all again
 		s.failure = failure
 	}
 	s.was = s.was || s.ready
@@ -671,7 +671,7 @@ func (s *stoodBy) has(now time.Time, version schema.Version, failure string, rea
 	}
 }
 
-// report is what is told of it; nil where no ps has ever stood by.
+// report returns the report; nil if no ps has ever stood by.
 func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	if !s.known {
 		return nil
@@ -704,7 +704,7 @@ func (f *follower) goneText(why string) string {
 	return fmt.Sprintf("ps %s on %s %s", f.member.ServerID(), f.host, why)
 }
 
-// report is what a ps tells of the one that it stands by for.
+// report returns a ps's report on the one that it stands by for.
 func (b *standby) report(now time.Time) *schema.StandsByReport {
 	b.mu.Lock()
 	defer b.mu.Unlock()

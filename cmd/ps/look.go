@@ -34,7 +34,7 @@ func (l *looking) add(c *cobra.Command) {
 }
 
 func (l *looking) client() (*terminal.Client, error) {
-	// net/http's own: it complains there of who speaks before it is asked, as NATS does. Errors say it
+	// net/http logs there that a server spoke first, as NATS does; the errors of the client say so
 	stdlog.SetOutput(io.Discard)
 	log, err := (&config.Log{Format: config.LogText, Level: "warn"}).Logger(os.Stderr)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"gradbus/schema/crc32c"
 )
 
-// Config is where a Writer writes, and who does.
+// Config configures a Writer.
 type Config struct {
 	Dir  string // of this run alone; it is made where it is missing
 	Host string // in the file's name
@@ -189,7 +189,7 @@ func (w *Writer) flushOrWarn() {
 // reader takes a part of a record for one that is being written.
 func (w *Writer) flush() error {
 	w.mu.Lock()
-	data, events := w.pending[:len(w.pending):len(w.pending)], w.events // records that are added meanwhile come after these
+	data, events := w.pending[:len(w.pending):len(w.pending)], w.events // records that are added from now on come after these
 	w.mu.Unlock()
 	if len(data) == 0 {
 		return nil

@@ -46,7 +46,7 @@ var (
 	loginMethods = []string{http.MethodPost}
 )
 
-// methods are those that a path takes.
+// methods returns the methods that a path accepts.
 func (s *Server) methods(path string) []string {
 	if path == "/login" && s.tokens.Load().page != nil {
 		return loginMethods
@@ -158,7 +158,7 @@ func (s *Server) parameters(w http.ResponseWriter, r *http.Request, known ...str
 	return values, true
 }
 
-// taking has a path refuse parameters but those that it knows.
+// taking refuses parameters that a path does not know.
 func (s *Server) taking(next http.Handler, known ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := s.parameters(w, r, known...); ok {
@@ -286,8 +286,8 @@ func (s *Server) follow(r *http.Request, send func([]byte) error) {
 	}
 }
 
-// healthz says whether the control loop turns, and asks nothing else: what restarts a ps must not do so for want of a
-// GPU.
+// healthz reports whether the control loop turns, and nothing else: an orchestrator must not restart a ps because a GPU
+// is missing.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	if _, err := s.alive(); err != nil {
 		text(w, r, http.StatusServiceUnavailable, err.Error()+"\n")

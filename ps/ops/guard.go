@@ -161,7 +161,7 @@ func (s *Server) refuse(w http.ResponseWriter, why *refusal) {
 	fail(w, why.status, why.text)
 }
 
-// token is who may look, where one is asked for. Programs show it in the header Authorization: Bearer. A browser
+// token admits clients. Programs show it in the header Authorization: Bearer. A browser
 // shows it once, in the form of /login, and from then on a cookie that follows from the token and lets in here only: no
 // address, log or Referer ever holds the token. All ps that ask for the same token take each other's cookies.
 type token struct {
@@ -171,7 +171,7 @@ type token struct {
 	now    func() time.Time
 }
 
-// tokens are those that are asked for; nil is none.
+// tokens are the required tokens; a nil field requires none.
 type tokens struct {
 	page    *token
 	metrics *token // opens /metrics alone, beside that of the page

@@ -255,7 +255,7 @@ func (h *Hub) record(u *status.Update) {
 	written := 0
 	for i := range u.Events {
 		e := &u.Events[i]
-		if e.Level == status.Info || !h.concerns(&u.Status, e) { // joins, ends and the like: who decides on them logs them
+		if e.Level == status.Info || !h.concerns(&u.Status, e) { // joins, ends and the like: the coordinator logs them
 			continue
 		}
 		if written++; written > recordsMax {

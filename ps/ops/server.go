@@ -4,7 +4,8 @@
 //
 //   - Hub (hub.go) owns the status: it adds reports as they come, and makes a view of all jobs once a second, or at once
 //     after an urgent report.
-//   - Server (server.go) is the listeners, with a bound of connections, and Go's pprof on a listener of its own. guard.go says who may ask.
+//   - Server (server.go) is the listener of the page, with a bound of connections, and one for Go's profiles. guard.go
+//     decides which requests are served.
 //   - api.go answers below /api/v1/, sends the stream of updates, and has /healthz, /readyz, the page and its runbooks.
 //
 // # What looking costs
@@ -295,7 +296,7 @@ type Stats struct {
 	Requests         uint64
 	UpdatesMissed    uint64 // that the client of a stream was too slow for
 	ConnectionsEnded uint64 // to make room for others
-	RequestsRefused  uint64 // by the rules of guard.go, the token, or for want of room
+	RequestsRefused  uint64 // by the rules of guard.go, the token, or a bound
 	Faults           uint64 // that net/http logged
 	OverviewFaults   uint64 // panics of the Tracker
 }
@@ -401,7 +402,7 @@ type Check struct {
 type limits struct {
 	headerBytesMax int           // of a request's line and headers
 	headerTime     time.Duration // until a request's headers are there
-	formTime       time.Duration // until the form of a request is there, after its headers
+	formTime       time.Duration // until the form of a request has arrived, after its headers
 	writeTime      time.Duration // until an answer is taken
 	idleTime       time.Duration // between requests of a connection
 	streamTime     time.Duration // that a stream's client may take for one update

@@ -26,8 +26,8 @@ type Display struct {
 	config ops.Config
 }
 
-// Open begins to serve, before the ps is there: requests until then are told that it starts. c is where and to whom;
-// what is shown is filled in.
+// Open begins to serve before the ps has started; until then requests are answered with 503. c has the address and the
+// credentials; Open adds the rest.
 func Open(ctx context.Context, c ops.Config) (*Display, error) {
 	d := &Display{hub: ops.NewHub(c.Log)}
 	var server atomic.Pointer[ops.Server] // scrapes may come before Start returns

@@ -265,8 +265,8 @@ func (s *scrape) ops() {
 	}
 }
 
-// problems tells what is wrong, in all the cluster, as every ps sees it. Every code is there, 0 or not, so that alerts
-// see a change.
+// problems writes the problems of the whole cluster, as every ps sees them. Every code is present, 0 or not, so that
+// alerts see a change.
 func (s *scrape) problems() {
 	type coded struct {
 		code  string
@@ -286,7 +286,7 @@ func (s *scrape) problems() {
 	}
 }
 
-// server tells of this ps.
+// server writes the figures of this ps.
 func (s *scrape) server(own *schema.Telemetry) {
 	r := own.Server
 	s.put("gradbus_ps_info", 1, r.ID, own.Host, r.Backend)
@@ -358,7 +358,7 @@ func (s *scrape) verification(of string, v *schema.VerifyReport, labels ...strin
 	}
 }
 
-// shards tells of the shards of this ps.
+// shards writes the figures of the shards of this ps.
 func (s *scrape) shards(own *schema.ServerReport) {
 	for i := range own.Shards {
 		r := &own.Shards[i]
@@ -408,7 +408,7 @@ func (s *scrape) buckets(job, member string, buckets []schema.BucketReport) {
 	}
 }
 
-// job tells of a job that this ps coordinates: as its coordinator sees it, and as it is shown.
+// job writes the figures of a job that this ps coordinates: from its report, and from the status.
 func (s *scrape) job(j *schema.JobReport, shown *status.Job) {
 	name, running := string(j.Name), j.Phase == schema.PhaseRunning
 	put := func(name string, value any, labels ...string) {
@@ -472,7 +472,7 @@ func (s *scrape) durability(job string, d *status.Durability) {
 	}
 }
 
-// standby tells who would go on with a job; nothing where no ps has ever stood by, or none can.
+// standby writes the replica of a job; nothing if no ps has ever stood by, or none can.
 func (s *scrape) standby(job string, b *status.Standby) {
 	if b == nil || b.Off != "" {
 		return
@@ -488,7 +488,7 @@ func (s *scrape) standby(job string, b *status.Standby) {
 	}
 }
 
-// trainers tells of the trainers of a job: what their coordinator says of them, and what they say of themselves.
+// trainers writes the figures of the trainers of a job: those of their coordinator, and those of their own reports.
 func (s *scrape) trainers(j *schema.JobReport, shown *status.Job) {
 	for i := range j.Members {
 		m := &j.Members[i]
@@ -503,7 +503,7 @@ func (s *scrape) trainers(j *schema.JobReport, shown *status.Job) {
 		if out == nil || out.Report == nil {
 			continue
 		}
-		age := time.Duration(s.view.NowMS-out.HeardMS) * time.Millisecond // the machine's clock may be set meanwhile
+		age := time.Duration(s.view.NowMS-out.HeardMS) * time.Millisecond // the machine's clock may be set in between
 		if s.config.Age != nil {
 			age += s.config.Age()
 		}
@@ -516,8 +516,8 @@ func (s *scrape) trainers(j *schema.JobReport, shown *status.Job) {
 	}
 }
 
-// slot tells of a trainer of a job that has not ended, by what its coordinator says. One that was given up is silent for
-// ever, and no trainer waits for it.
+// slot writes what the coordinator of a running job reports of a trainer. A trainer that was given up is silent for ever,
+// and no trainer waits for it.
 func (s *scrape) slot(m *schema.MemberReport, shown *status.Trainer, labels []string) {
 	s.put("gradbus_trainer_lost", m.Lost, labels...)
 	if m.Lost {
@@ -533,7 +533,7 @@ func (s *scrape) slot(m *schema.MemberReport, shown *status.Trainer, labels []st
 	s.put("gradbus_trainer_disconnected", m.Gone, labels...)
 }
 
-// trainer tells of a trainer what lasts: it is true of the report heard last, however old, and to the end of the job.
+// trainer writes the figures of a trainer that stay true: of its last report, however old, until the job is forgotten.
 func (s *scrape) trainer(p *schema.Telemetry, age time.Duration, labels []string) {
 	t := p.Trainer
 	put := func(name string, value any, more ...string) {
@@ -565,7 +565,7 @@ func (s *scrape) trainer(p *schema.Telemetry, age time.Duration, labels []string
 	put("cpu_seconds_total", t.Process.CPUSeconds)
 }
 
-// moment tells of a trainer what is true of a moment only.
+// moment writes the figures of a trainer that are true for a moment only.
 func (s *scrape) moment(t *schema.TrainerReport, labels []string) {
 	put := func(name string, value any, more ...string) {
 		s.put("gradbus_trainer_"+name, value, slices.Concat(labels, more)...)
@@ -595,7 +595,7 @@ func (s *scrape) moment(t *schema.TrainerReport, labels []string) {
 	put("cpus", t.Process.CPUs)
 }
 
-// disks tells of file systems that this ps and the trainers of its jobs write to, each path of a machine once.
+// disks writes the file systems that this ps and the trainers of its jobs write to, each path of a machine once.
 func (s *scrape) disks(of *schema.Telemetry, disks []schema.DiskReport) {
 	for i := range disks {
 		d := &disks[i]
@@ -618,7 +618,7 @@ func names(of []string, most int) []string {
 	return of[:min(len(of), most)]
 }
 
-// gpus tells of GPUs, each once: what this ps itself says of one comes first.
+// gpus writes the figures of GPUs, each once: the report of this ps comes first.
 func (s *scrape) gpus(of *schema.Telemetry, gpus []schema.GPUReport) {
 	for i := range gpus {
 		s.gpu(&gpus[i], of.Host)

@@ -16,7 +16,7 @@ package page
 
 import "embed"
 
-// Files is index.html and assets/. Nothing in it is secret: it may be served to who has no token.
+// Files is index.html and assets/. Nothing in it is secret: it is served without a token.
 //
 //go:embed index.html assets
 var Files embed.FS

@@ -407,7 +407,7 @@ func (t *Tracker) buildShards(r *run, j *Job) {
 	}
 }
 
-// shardsShown is the number of shards to show: those that some ps told of, and what is missing, up to a bound.
+// shardsShown is the number of shards to show: the reported ones, and missing ones up to a bound.
 func (r *run) shardsShown() int {
 	n := 0
 	for i := range r.kept {
@@ -465,10 +465,10 @@ type gpuKey struct {
 	index      int
 }
 
-// gpu is one GPU as all who ask it say.
+// gpu is one GPU with the reports of all members that watch it.
 type gpu struct {
 	key     gpuKey
-	reports map[string]*report // by who says it: "p-..." or "job/t0"
+	reports map[string]*report // by member: "p-..." or "job/t0"
 	shown   schema.GPUState    // at the latest Tick, and the events that were seen by then
 	xids    map[string]uint64
 }
@@ -478,7 +478,7 @@ type report struct {
 	spoken
 }
 
-// reportsMax bounds who may speak of one GPU.
+// reportsMax bounds the members that report one GPU.
 const reportsMax = 64
 
 // takeGPUs notes what a member says of the GPUs of its machine. Exactly one of trainer and server is its name.
@@ -520,7 +520,7 @@ func gpuWeight(s schema.GPUState) int {
 	return max(slices.Index(states, s), 0)
 }
 
-// worst is the report to show: of those that are fresh the worst, of equals the latest; where none is fresh the latest.
+// worst returns the report to show: the worst of the fresh ones, or the latest if none is fresh.
 func (g *gpu) worst(now int64) (who string, best *report) {
 	rank := func(name string, r *report) (fresh, state, ps int, at int64) {
 		if !r.fresh(now) {

@@ -273,7 +273,7 @@ type eventLog struct {
 }
 
 func (l *eventLog) add(now int64, e Event) {
-	// above those of the process before: who asks for what came after a serial misses nothing when a ps is started again
+	// above those of the process before, so that a client misses no event when a ps is restarted
 	if l.serial == 0 {
 		l.serial = uint64(max(now, 0))
 	}

@@ -67,8 +67,8 @@ func (j *ranking) ended(job *Job, r *run) {
 		f.Text += fmt.Sprintf("; trainer %s was lost before", who)
 	}
 	if who != "" {
-		f.Action = fmt.Sprintf("Look at the log of %s, and at the kernel's log there for out of memory; then start the job again.",
-			who)
+		f.Action = fmt.Sprintf("Look at the log of %s, and at the kernel's log there for out of memory; then "+
+			"start the job again.", who)
 	}
 }
 
@@ -138,7 +138,7 @@ func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Member
 	about(j.find(code, "%s", text).at(level).do(action).from(j.s.NowMS - out.AgeMS))
 }
 
-// lateAfter is for how long others may wait for a trainer before that is told of, in milliseconds: a third of the
+// lateAfter is how long others may wait for a trainer before that is a problem, in milliseconds: a third of the
 // deadline.
 func (t *Tracker) lateAfter(r *run) int64 {
 	const least, unknown = 2_000, 10_000

@@ -15,14 +15,14 @@ type server struct {
 	heard heard
 	ring  ring
 	since int64 // when its life began, by the clock here
-	life  int64 // StartedMS that events have told of
+	life  int64 // StartedMS of the latest event
 
-	refused map[refusedKey]uint64 // joins that events have told of
+	refused map[refusedKey]uint64 // joins that events have reported
 }
 
 func (s *server) said() *schema.ServerReport { return s.heard.report.Server }
 
-// trainer is one trainer of a run as it tells of itself.
+// trainer is one trainer of a run, from its own reports.
 type trainer struct {
 	index  int
 	member schema.Member
@@ -128,7 +128,7 @@ func (r *run) lostWith(m *schema.MemberReport, ms int64) bool {
 	return m.Lost || r.said.Failed != nil && r.said.Failed.Member == m.Member && (m.Gone || m.SilentMS > ms)
 }
 
-// member is the place of the i-th trainer, nil where the coordinator has not told of it.
+// member returns the slot of the i-th trainer; nil if the coordinator has not reported it.
 func (r *run) member(i int) *schema.MemberReport {
 	if i >= len(r.said.Members) {
 		return nil
@@ -398,7 +398,7 @@ func (t *Tracker) isListed(id string) bool {
 	return ok
 }
 
-// list looks who is in the registry.
+// list reads the registry.
 func (t *Tracker) list() {
 	if t.config.Registered == nil {
 		return

@@ -88,7 +88,7 @@ func (j *ranking) speaking(job *Job, r *run) iter.Seq2[*Trainer, *trainer] {
 	}
 }
 
-// findingsOfJob bounds what is told of one job, and of no job.
+// findingsOfJob bounds the findings of one job, and those of no job.
 const findingsOfJob = 200
 
 // bound drops what is beyond that, and beyond findingsMax.
@@ -254,7 +254,7 @@ func sentence(text string) string {
 	return text + "."
 }
 
-// finding is something that is wrong at one moment, before it is decided whether it is told of.
+// finding is something that is wrong at one moment. It becomes a problem if it lasts.
 type finding struct {
 	Problem
 	rank int
@@ -322,7 +322,7 @@ const (
 
 func newIncidents() incidents { return incidents{map[problemKey]*incident{}} }
 
-// enter takes what was found now, and returns the problems there are: those that have lasted, and those that were over
+// enter takes the findings of this moment, and returns the problems: those that have lasted, and those that were over
 // only just now. began and over are for the events; ended says that a job is over, and what was wrong with it with it.
 func (b *incidents) enter(now int64, found []*finding, ended func(job string) bool) (there []finding,
 	began, over []incident) {

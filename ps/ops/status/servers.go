@@ -145,7 +145,7 @@ func (j *ranking) gpus() {
 	}
 }
 
-// bounds says what is beyond what can be shown, and who claims what is another's.
+// bounds finds what is beyond the bounds of the status, and ps of different versions.
 func (j *ranking) bounds() {
 	t := j.t
 	if l := t.refused; l.what != "" && t.now-l.at < 10_000 {
@@ -319,7 +319,7 @@ func (j *ranking) disk(users []diskUser) {
 	}
 }
 
-// who names a process that writes.
+// who names the process that writes.
 func (u diskUser) who() string {
 	if u.job == "" {
 		return u.member

@@ -269,7 +269,7 @@ type Disk struct {
 	device string // see schema.DiskReport
 }
 
-// GPU is a GPU and who has it.
+// GPU is a GPU and the members that use it.
 type GPU struct {
 	Host   string   `json:"host"`
 	Server string   `json:"server"` // the ps, or job/member of the trainer, that asks it
@@ -349,7 +349,7 @@ type Code struct {
 	Title   string // what it is, in a few words
 	Action  string // what to do, where nothing better is known of the case
 
-	// hold is for how long it must be so before it is told of, and linger for how long it is told after it is over, so
+	// hold is how long it must last before it is a problem, and linger how long it stays one after it is over, so
 	// that what comes and goes is one problem: in milliseconds.
 	hold, linger int64
 }

@@ -30,7 +30,7 @@ const (
 	heldFor   = 10_000      // a run stays with the ps that coordinates it for so long after its last word
 )
 
-// Config says who watches.
+// Config describes the ps that answers.
 type Config struct {
 	Server  string // id of the ps that answers
 	URL     string // where trainers join jobs: its own, or that of the control server
@@ -280,7 +280,7 @@ func (t *Tracker) addRun(name schema.JobName, id schema.RunID, own bool) *run {
 	return r
 }
 
-// takeTrainer notes what a trainer says of itself, in a run that a ps has told of.
+// takeTrainer notes a trainer's report, in a run that a ps has reported.
 func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Telemetry) (urgent bool) {
 	r := t.runs[runKey{job, p.Trainer.RunID}]
 	if r == nil || i >= min(len(r.said.Members), TrainersMax) {
@@ -380,7 +380,7 @@ func finite(x schema.Real) float64 {
 	return 0
 }
 
-// Tick looks at everything anew, and is called once a second; more often does no harm. It finds problems, writes
+// Tick examines everything again, and is called once a second; more often does no harm. It finds problems, writes
 // events, takes a point for the series, and forgets what is over for long. What it returns is never changed afterwards.
 func (t *Tracker) Tick(now time.Time) Update {
 	t.forgive(now.UnixMilli())

@@ -109,7 +109,7 @@ func rank(l status.Level) int {
 	return slices.Index([]status.Level{status.Critical, status.Warning, status.Info, status.OK}, l)
 }
 
-// problems are those that the sentence at the top does not tell.
+// problems returns the table of problems but the one of the sentence at the top.
 func problems(view *status.Status) table {
 	t := table{head: []string{"ALSO", "FOR"}}
 	for i := 1; i < len(view.Problems); i++ {
