@@ -9,6 +9,7 @@
 package terminal
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -108,25 +109,22 @@ const notYetEvery = 200 * time.Millisecond
 func (c *Client) Status(ctx context.Context) (view *status.Status, raw []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
-	answer, err := c.get(ctx, "/api/v1/status", "application/json")
-	for errors.Is(err, errNotYet) {
+	for {
+		again := err
+		if raw, err = c.get(ctx, "/api/v1/status"); again != nil && ctx.Err() != nil {
+			return nil, nil, again
+		}
+		if !errors.Is(err, errNotYet) {
+			break
+		}
 		select {
 		case <-ctx.Done():
 			return nil, nil, err
 		case <-time.After(notYetEvery):
 		}
-		var again error
-		if answer, again = c.get(ctx, "/api/v1/status", "application/json"); ctx.Err() == nil {
-			err = again
-		}
 	}
 	if err != nil {
 		return nil, nil, err
-	}
-	defer answer.Body.Close()
-	raw, err = io.ReadAll(io.LimitReader(answer.Body, answerBytesMax))
-	if err != nil {
-		return nil, nil, c.unreachable(ctx, err)
 	}
 	view = new(status.Status)
 	if err := decode(raw, view); err != nil {
@@ -139,15 +137,14 @@ func (c *Client) Status(ctx context.Context) (view *status.Status, raw []byte, e
 func (c *Client) Events(ctx context.Context, since uint64) ([]status.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
-	answer, err := c.get(ctx, "/api/v1/events?since="+strconv.FormatUint(since, 10), "application/json")
+	raw, err := c.get(ctx, "/api/v1/events?since="+strconv.FormatUint(since, 10))
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close()
 	var of struct {
 		Events []status.Event `json:"events"`
 	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, answerBytesMax)).Decode(&of); err != nil {
+	if err := json.Unmarshal(raw, &of); err != nil {
 		return nil, fmt.Errorf("%s: %w: events: %s", c.base, ErrNotGradbus, schema.Clip(err.Error()))
 	}
 	return of.Events, nil
@@ -168,33 +165,29 @@ func oneLine(raw []byte) []byte {
 	return []byte(strings.TrimSpace(strings.NewReplacer("\n", "", "\r", "").Replace(string(raw))))
 }
 
-// get sends one request and checks how it was answered.
-func (c *Client) get(ctx context.Context, path, accept string) (*http.Response, error) {
-	request, err := c.request(ctx, path, accept)
+// get sends one request and reads the answer, which is JSON.
+func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ask %s: %w", c.base, err)
+	}
+	request.Header.Set("Accept", "application/json")
+	if c.config.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.config.Token)
 	}
 	answer, err := c.http.Do(request)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
-	if answer.StatusCode == http.StatusOK && strings.HasPrefix(answer.Header.Get("Content-Type"), accept) {
-		return answer, nil
-	}
 	defer answer.Body.Close()
-	return nil, c.refused(path, answer)
-}
-
-func (c *Client) request(ctx context.Context, path, accept string) (*http.Request, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if answer.StatusCode != http.StatusOK || !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/json") {
+		return nil, c.refused(path, answer)
+	}
+	raw, err := io.ReadAll(io.LimitReader(answer.Body, answerBytesMax))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", c.base, err)
+		return nil, c.unreachable(ctx, err)
 	}
-	request.Header.Set("Accept", accept)
-	if c.config.Token != "" {
-		request.Header.Set("Authorization", "Bearer "+c.config.Token)
-	}
-	return request, nil
+	return raw, nil
 }
 
 // refused says what an answer other than the one asked for means.
@@ -225,14 +218,7 @@ func (c *Client) refused(path string, answer *http.Response) error {
 		return fmt.Errorf("%s: %w, %s (%s)%s", c.base, ErrOther, path, clean(answer.Status), more)
 	}
 	return fmt.Errorf("%s: %w: it answers %s with %s, %s", c.base, ErrNotGradbus, path, clean(answer.Status),
-		contentType(answer))
-}
-
-func contentType(answer *http.Response) string {
-	if t := answer.Header.Get("Content-Type"); t != "" {
-		return schema.Clip(clean(t))
-	}
-	return "of no type"
+		schema.Clip(clean(cmp.Or(answer.Header.Get("Content-Type"), "of no type"))))
 }
 
 // unreachable says why a request had no answer.
