@@ -29,7 +29,14 @@ type Guard struct {
 	// Member returns the size of the largest message of the member with a connection's name; 0: there is no such
 	// member. Clients choose their names themselves. It is called once for each connection, and must not block.
 	Member func(name string) (payloadBytes int)
+	// Grant returns the permissions of a connection by its member's key and its name, and nil if the key has none for
+	// that name. It is called like Member. If it is nil connections need no key, and have Publish and Deny.
+	Grant func(key, name string) *Grant
 }
+
+// Grant is what a connection of a member may publish and subscribe to. Without any Publish it may do all, without
+// limits, as another ps may.
+type Grant struct{ Publish, Subscribe []string }
 
 // Limits of connections under a Guard. Connections with a member's name have its limits, up to the number that a member
 // needs; further ones, and connections without a member's name, are anonymous clients.
@@ -87,6 +94,7 @@ type limits struct {
 // visitor is an admitted connection.
 type visitor struct {
 	name            string
+	key             string // public, and proved; "": none
 	address         string // without the port
 	since           time.Time
 	anonymousClient bool
@@ -111,7 +119,7 @@ type callout struct {
 	most  int // largest number of connections
 
 	issuer nkeys.KeyPair // signs answers; the server trusts no other
-	key    nkeys.KeyPair // of line
+	key    *Key          // of line
 	nats   *server.Server
 	line   *nats.Conn
 	tokens atomic.Pointer[tokens]
@@ -132,7 +140,7 @@ const calloutAccount = "gradbus-callout"
 
 // newCallout adds a callout to the options of a server, and own as the key of this process's connections. It returns
 // nil, and adds nothing, if connections are not limited.
-func newCallout(config *ServerConfig, options *server.Options, own nkeys.KeyPair) (*callout, error) {
+func newCallout(config *ServerConfig, options *server.Options, own *Key) (*callout, error) {
 	if !config.limited() {
 		return nil, nil
 	}
@@ -145,7 +153,7 @@ func newCallout(config *ServerConfig, options *server.Options, own nkeys.KeyPair
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	c.ask(config)
-	if c.key, err = nkeys.CreateUser(); err != nil {
+	if c.key, err = NewKey(); err != nil {
 		return nil, err
 	}
 	account := server.NewAccount(calloutAccount)
@@ -155,15 +163,11 @@ func newCallout(config *ServerConfig, options *server.Options, own nkeys.KeyPair
 		return nil, err
 	}
 	for _, user := range []struct {
-		key     nkeys.KeyPair
+		key     *Key
 		account *server.Account // nil: the global one
 	}{{own, nil}, {c.key, account}} {
-		public, err := user.key.PublicKey()
-		if err != nil {
-			return nil, err
-		}
-		options.Nkeys = append(options.Nkeys, &server.NkeyUser{Nkey: public, Account: user.account})
-		options.AuthCallout.AuthUsers = append(options.AuthCallout.AuthUsers, public)
+		options.Nkeys = append(options.Nkeys, &server.NkeyUser{Nkey: user.key.public, Account: user.account})
+		options.AuthCallout.AuthUsers = append(options.AuthCallout.AuthUsers, user.key.public)
 	}
 	return c, nil
 }
@@ -189,7 +193,7 @@ const answerersMax = 4
 // open answers the callout of a server that does not listen yet, and watches its connections, until close.
 func (c *callout) open(on *server.Server) error {
 	c.nats = on
-	line, err := nats.Connect("", nats.InProcessServer(on), nats.Name(calloutAccount), withKey(c.key),
+	line, err := nats.Connect("", nats.InProcessServer(on), nats.Name(calloutAccount), c.key.option(),
 		nats.MaxReconnects(-1))
 	if err != nil {
 		return err
@@ -267,39 +271,104 @@ func (c *callout) answer(m *nats.Msg) {
 	}
 }
 
-// errWrongToken is what the server logs about a client that shows no token, or another one.
-var errWrongToken = errors.New("wrong token")
+// Causes of a refusal, for the server's log. A client learns none.
+var (
+	errWrongToken = errors.New("wrong token")
+	errNoGrant    = errors.New("no member's key, or not for this job and name")
+	errSlotHeld   = errors.New("another key holds this slot")
+)
 
 // admit returns the user JWT of a client, or why it is refused. A client that greets twice keeps its limits.
 func (c *callout) admit(request *jwt.AuthorizationRequestClaims) (string, error) {
+	if c.guard != nil && c.guard.Grant != nil {
+		return c.admitMember(request)
+	}
 	asked, shown := c.tokens.Load(), sha256.Sum256([]byte(request.ConnectOptions.Token))
-	id := request.ClientInformation.ID
-	var v *visitor
 	switch {
 	case asked.asksPeer && is(shown, asked.peer):
-		v = &visitor{}
+		return c.write(request, limits{}, &Grant{})
 	case asked.asksToken && !is(shown, asked.token):
 		return "", errWrongToken
 	case c.guard == nil:
-		v = &visitor{}
+		return c.write(request, limits{}, &Grant{})
 	}
+	limit, err := c.enter(request, "", false)
+	if err != nil {
+		return "", err
+	}
+	return c.write(request, limit, nil)
+}
+
+// admitMember admits a client that proves a key. Its grant is looked up after it is among those that recheck sees, so
+// none stays whose key is revoked meanwhile.
+func (c *callout) admitMember(request *jwt.AuthorizationRequestClaims) (string, error) {
+	shown, key := &request.ConnectOptions, request.ConnectOptions.Nkey
+	first := c.guard.Grant(key, shown.Name)
+	if first == nil || !signed(key, request.ClientInformation.Nonce, shown.SignedNonce) {
+		return "", errNoGrant
+	}
+	limit, err := c.enter(request, key, first.Publish == nil)
+	if err != nil {
+		return "", err
+	}
+	grant := c.guard.Grant(key, shown.Name)
+	if grant == nil || (grant.Publish == nil) != (first.Publish == nil) { // changed meanwhile
+		return "", errNoGrant
+	}
+	return c.write(request, limit, grant)
+}
+
+// enter registers a client and returns its limits. A name that a connection with another key has is refused.
+func (c *callout) enter(request *jwt.AuthorizationRequestClaims, key string, unlimited bool) (limits, error) {
+	id, name := request.ClientInformation.ID, request.ConnectOptions.Name
 	c.mu.Lock()
-	if v == nil {
-		if v = c.inside[id]; v == nil {
-			v = c.receive(request.ConnectOptions.Name, request.ClientInformation.Host, time.Now())
+	defer c.mu.Unlock()
+	for other, there := range c.inside {
+		if key != "" && there.name == name && there.key != key && c.nats.GetClient(other) != nil {
+			return limits{}, errSlotHeld
 		}
 	}
-	c.inside[id] = v
-	limit := v.limits
-	c.mu.Unlock()
-
-	grant := jwt.NewUserClaims(request.UserNkey)
-	grant.Audience = server.DEFAULT_GLOBAL_ACCOUNT
-	if limit != (limits{}) {
-		grant.Limits.Payload, grant.Limits.Subs = int64(limit.payloadBytes), int64(limit.subs)
-		grant.Pub = jwt.Permission{Allow: c.guard.Publish, Deny: c.guard.Deny}
+	v := c.inside[id]
+	if v == nil || v.name != name || v.key != key {
+		delete(c.inside, id)
+		if unlimited {
+			v = &visitor{name: name}
+		} else {
+			v = c.receive(name, request.ClientInformation.Host, time.Now())
+		}
+		v.key = key
+		c.inside[id] = v
 	}
-	return grant.Encode(c.issuer)
+	return v.limits, nil
+}
+
+// recheck closes the connections of keys without a grant.
+func (c *callout) recheck() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, v := range c.inside {
+		if v.key != "" && c.guard.Grant(v.key, v.name) == nil {
+			delete(c.inside, id)
+			_ = c.nats.DisconnectClientByID(id) // else it has ended by itself
+		}
+	}
+}
+
+// write returns a signed user JWT. A nil grant stands for the guard's own permissions. An empty list in a JWT allows
+// everything, so a grant sets both directions.
+func (c *callout) write(request *jwt.AuthorizationRequestClaims, limit limits, grant *Grant) (string, error) {
+	user := jwt.NewUserClaims(request.UserNkey)
+	user.Audience = server.DEFAULT_GLOBAL_ACCOUNT
+	if limit != (limits{}) {
+		user.Limits.Payload, user.Limits.Subs = int64(limit.payloadBytes), int64(limit.subs)
+	}
+	switch {
+	case grant == nil:
+		user.Pub = jwt.Permission{Allow: c.guard.Publish, Deny: c.guard.Deny}
+	case grant.Publish != nil:
+		user.Pub.Allow, user.Sub.Allow = grant.Publish, grant.Subscribe
+	}
+	return user.Encode(c.issuer)
 }
 
 // receive finds the limits of a connection without special rights, and makes room for it.

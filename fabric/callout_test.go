@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -238,6 +239,94 @@ func TestBucketsUnderAGuard(t *testing.T) {
 		must(t, err)
 		_, err = bucket.Create(guarded(t), "a", []byte("1"))
 		must(t, err)
+	}
+}
+
+// ofMembers is a guard that knows some keys, until they are revoked, for names of one job.
+func ofMembers(keys ...*Key) (guard *Guard, revoke func(*Key)) {
+	var revoked sync.Map
+	return &Guard{Grant: func(key, name string) *Grant {
+		_, gone := revoked.Load(key)
+		if gone || !strings.HasPrefix(name, "job/") || !slices.ContainsFunc(keys, func(k *Key) bool { return k.public == key }) {
+			return nil
+		}
+		return &Grant{Publish: []string{All}, Subscribe: []string{All}}
+	}}, func(k *Key) { revoked.Store(k.public, true) }
+}
+
+func newKey(t *testing.T) *Key {
+	k, err := NewKey()
+	must(t, err)
+	return k
+}
+
+// A connection proves a key that the guard knows. One that names the key of another and cannot sign is refused.
+func TestMembersProveTheirKeys(t *testing.T) { overBoth(t, testMembersProveTheirKeys) }
+
+func testMembersProveTheirKeys(t *testing.T) {
+	mine, other := newKey(t), newKey(t)
+	guard, _ := ofMembers(mine)
+	server := startServer(t, ServerConfig{Guard: guard})
+	conn := dial(t, Config{URL: server.URL(), Name: "job/t0", Key: mine})
+	roundTrip(t, conn, conn)
+	for what, key := range map[string]*Key{"no key": nil, "a key of no member": other,
+		"a key without its seed": {other.pair, mine.public}} {
+		if _, err := tryDial(t, Config{URL: server.URL(), Name: "job/t1", Key: key, Log: discard()}); !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v, want %v", what, err, ErrRefused)
+		}
+	}
+	_, err := tryDial(t, Config{URL: server.URL(), Name: "another/t1", Key: mine, Log: discard()})
+	wantError(t, err, ErrRefused, mine.Public())
+}
+
+// While a member is connected under a name, no other key is let in under it.
+func TestNameBelongsToAKey(t *testing.T) {
+	first, second := newKey(t), newKey(t)
+	guard, _ := ofMembers(first, second)
+	server := startServer(t, ServerConfig{Guard: guard})
+	conn := dial(t, Config{URL: server.URL(), Name: "job/t0", Key: first})
+	if _, err := tryDial(t, Config{URL: server.URL(), Name: "job/t0", Key: second, Log: discard()}); !errors.Is(err, ErrRefused) {
+		t.Errorf("another key under a name that is held: %v, want %v", err, ErrRefused)
+	}
+	dial(t, Config{URL: server.URL(), Name: "job/t1", Key: first}) // one key may hold several names
+	conn.Close()
+	eventually(t, "the name is free", func() bool {
+		conn, err := tryDial(t, Config{URL: server.URL(), Name: "job/t0", Key: second, Log: discard()})
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// A revoked key is cut off and let in no more, also one that connects meanwhile; others stay.
+func TestRevokedKeysAreCutOff(t *testing.T) {
+	first, second := newKey(t), newKey(t)
+	guard, revoke := ofMembers(first, second)
+	server := startServer(t, ServerConfig{Guard: guard})
+	stays := dial(t, Config{URL: server.URL(), Name: "job/t1", Key: second})
+	for range 8 { // while others of it connect
+		go func() {
+			for range 20 {
+				conn, err := Dial(t.Context(), Config{URL: server.URL(), Name: "job/j-a", Key: first})
+				if err != nil {
+					return
+				}
+				conn.Close()
+			}
+		}()
+	}
+	dial(t, Config{URL: server.URL(), Name: "job/t0", Key: first, Log: discard()})
+	revoke(first)
+	server.Recheck()
+	eventually(t, "no connection of the revoked key is there", func() bool {
+		return slices.Equal(server.Clients(), []string{"job/t1"})
+	})
+	if n := stays.Stats().Reconnects; n != 0 {
+		t.Errorf("the other member has lost its connection %d times", n)
+	}
+	if _, err := tryDial(t, Config{URL: server.URL(), Name: "job/t0", Key: first, Log: discard()}); !errors.Is(err, ErrRefused) {
+		t.Errorf("the revoked key: %v, want %v", err, ErrRefused)
 	}
 }
 

@@ -45,10 +45,11 @@ func (l lineIndex) String() string { return [...]string{"bulk", "results", "cont
 // Config configures a connection.
 type Config struct {
 	URL       string  // nats://host:port or tls://host:port
-	Server    *Server // a server in this process; URL, Token, CredsFile, TLS, Renew are ignored
+	Server    *Server // a server in this process; URL, Token, Key, CredsFile, TLS, Renew are ignored
 	Bus       *Bus    // network of the URL; nil: TCP
 	Name      string  // connection name, "job/member"; Server.Clients lists it
 	Token     string  // secret that the server requires; "": none
+	Key       *Key    // credential of a member; nil: none
 	CredsFile string  // file with NATS credentials; "": none
 	// Checks the server's certificate; nil: plain TCP, or the system's roots for tls://.
 	TLS *tls.Config
@@ -405,8 +406,12 @@ func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
 	case !d.reached: // no attempt was made
 		return fmt.Errorf("dial %s: %w", at, err)
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, errUnauthorized):
+		if config.Key != nil {
+			return fmt.Errorf("dial %s: %w: its members file does not have the key %s for connections named %s, or another key "+
+				"holds that slot, or the server is another one", at, ErrRefused, config.Key.public, clip(config.Name))
+		}
 		if config.Token == "" {
-			return fmt.Errorf("dial %s: %w: it asks for a token and none was given", at, ErrRefused)
+			return fmt.Errorf("dial %s: %w: it asks for a token or a credential and none was given", at, ErrRefused)
 		}
 		return fmt.Errorf("dial %s: %w: wrong token", at, ErrRefused)
 	}

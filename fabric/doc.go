@@ -13,6 +13,7 @@
 //
 //	Server    an embedded NATS server, for ./bin/ps and for tests          server.go
 //	Guard     permissions and limits of connections from outside           callout.go
+//	Key       the credential of a member                                    key.go
 //	Conn      a member's lines to a server: bulk, results and control      conn.go
 //	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, wire.go
 //	natsLine  a line over nats.go, for control                             natsline.go
@@ -161,8 +162,7 @@
 //
 // # Left out
 //
-// There are no permissions by member yet: Guard distinguishes this process and its peers from all others, and limits
-// these. JetStream stores buckets and nothing else: gradients never pass through it. Headers and reply fields are not
+// This package knows no roles: Guard.Grant says what a key may do. JetStream stores buckets and nothing else: gradients never pass through it. Headers and reply fields are not
 // used, except in answers to NATS's own tools (server.go): headers destroy the alignment of frames, and reply fields
 // let a message choose where an answer goes.
 package fabric

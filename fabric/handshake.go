@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nkeys"
 
 	"gradbus/internal/regular"
 )
@@ -50,15 +49,6 @@ func userCredentials(path string) nats.Option {
 		}
 		return o.SignatureCB(nonce)
 	})
-}
-
-// withKey authenticates a connection of nats.go by a key.
-func withKey(key nkeys.KeyPair) nats.Option {
-	return func(o *nats.Options) error {
-		public, err := key.PublicKey()
-		o.Nkey, o.SignatureCB = public, key.Sign
-		return err
-	}
 }
 
 var (
@@ -106,17 +96,14 @@ type wireSession struct {
 }
 
 // sign authenticates the client by a key: with its public half and a signature of the server's nonce.
-func (o *connectOptions) sign(key nkeys.KeyPair, nonce string) (err error) {
-	if o.Nkey, err = key.PublicKey(); err != nil {
-		return err
-	}
-	signature, err := key.Sign([]byte(nonce))
-	o.Signature = base64.RawURLEncoding.EncodeToString(signature)
+func (o *connectOptions) sign(key *Key, nonce string) error {
+	signature, err := key.pair.Sign([]byte(nonce))
+	o.Nkey, o.Signature = key.public, base64.RawURLEncoding.EncodeToString(signature)
 	return err
 }
 
-// show authenticates the client by the server's own key in process, by a file of credentials, by the address, or by the
-// token: the first that is set.
+// show authenticates the client by the server's own key in process, by a file of NATS credentials, by the address, or by
+// the token and the key: the first that is set.
 func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 	switch {
 	case at == nil:
@@ -145,6 +132,9 @@ func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 		}
 	default:
 		o.Token, _ = config.latest()
+		if config.Key != nil {
+			return o.sign(config.Key, nonce)
+		}
 	}
 	return nil
 }

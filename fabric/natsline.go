@@ -109,7 +109,7 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 			return l.keep(config.Server.inProcess())
 		})))
 		if own := config.Server.own; own != nil {
-			options = append(options, withKey(own))
+			options = append(options, own.option())
 		}
 		return options
 	}
@@ -118,6 +118,9 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 		options = append(options, userCredentials(config.CredsFile))
 	case !strings.Contains(config.URL, "@"): // else the address says who this is
 		options = append(options, nats.TokenHandler(func() string { token, _ := config.latest(); return token }))
+		if config.Key != nil {
+			options = append(options, config.Key.option())
+		}
 	}
 	if config.TLS != nil || strings.HasPrefix(config.URL, "tls:") {
 		options = append(options, nats.Secure(l.tls.options(config.TLS)), func(o *nats.Options) error {

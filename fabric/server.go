@@ -22,7 +22,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"github.com/nats-io/nkeys"
 
 	"gradbus/internal/loglimit"
 	"gradbus/internal/temporary"
@@ -123,8 +122,8 @@ func (c *ServerConfig) validate() error {
 type Server struct {
 	config ServerConfig
 	url    string
-	bus    *busServer    // replaces the fields below; nil: NATS
-	own    nkeys.KeyPair // of this process's connections; nil if the server asks nobody for anything
+	bus    *busServer // replaces the fields below; nil: NATS
+	own    *Key       // of this process's connections; nil if the server asks nobody for anything
 
 	turn sync.Mutex // held by Stop and Start, which may take long. Lock order: turn, then mu
 
@@ -154,7 +153,7 @@ func StartServer(config ServerConfig) (*Server, error) {
 	s := &Server{}
 	var err error
 	if config.limited() {
-		if s.own, err = nkeys.CreateUser(); err != nil {
+		if s.own, err = NewKey(); err != nil {
 			return nil, fmt.Errorf("start server: key of its connections: %w", err)
 		}
 	}
@@ -171,7 +170,7 @@ func StartServer(config ServerConfig) (*Server, error) {
 func (c *ServerConfig) limited() bool { return c.Guard != nil || c.Token != "" }
 
 // startNATS starts a NATS server, and waits until it accepts connections.
-func startNATS(config *ServerConfig, own nkeys.KeyPair) (*server.Server, *callout, error) {
+func startNATS(config *ServerConfig, own *Key) (*server.Server, *callout, error) {
 	address := net.JoinHostPort(config.Host, strconv.Itoa(config.Port))
 	options := serverOptions(config)
 	callout, err := newCallout(config, options, own)
@@ -422,6 +421,19 @@ func (s *Server) SetTokens(token, peer string) {
 	s.mu.Unlock()
 	if callout != nil {
 		callout.ask(&s.config)
+	}
+}
+
+// Recheck closes the connections to which Guard.Grant gives nothing any more.
+func (s *Server) Recheck() {
+	if s.bus != nil {
+		return
+	}
+	s.mu.Lock()
+	callout := s.callout
+	s.mu.Unlock()
+	if callout != nil {
+		callout.recheck()
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/process"
+	"gradbus/ps/members"
 	"gradbus/ps/module"
 	"gradbus/schema"
 	"gradbus/shard"
@@ -36,6 +37,11 @@ type Config struct {
 	// ps sends to the server at NATS. A client with it may do everything that a ps may. Empty: no other ps may use this
 	// one, and it sends Token.
 	ControlToken string
+	// Members (members) are the keys that may connect, each with a role. nil: connections need no key. Excludes Token and
+	// ControlToken.
+	Members *members.List
+	// Key (credentials) is the credential of this ps at NATS and Peer. nil: it shows a token, or nothing.
+	Key *fabric.Key
 	// Insecure (insecure) allows listening beyond loopback without a token. Every client that reaches the port can then
 	// train, read and end every job.
 	Insecure bool
@@ -228,14 +234,16 @@ func (c Config) Validate() error {
 	}
 	check(c.Port >= 0 && c.Port <= 65535, "port %d: want 1 to 65535, or 0 for any free one", c.Port)
 	check(c.Shards >= 1 && c.Shards <= shardsMax, "shards %d: want 1 to %d", c.Shards, shardsMax)
-	check(isLoopback(c.Host) || c.Token != "" || c.Insecure,
-		"host %s: other machines can reach it, and there is no token: give one, listen at 127.0.0.1, or say insecure", c.Host)
+	check(isLoopback(c.Host) || c.Token != "" || c.Members != nil || c.Insecure,
+		"host %s: other machines can reach it, and there is no token and no members file: give one, listen at 127.0.0.1, or say insecure", c.Host)
 	if err := fabric.CheckToken(c.Token); err != nil {
 		wrong = append(wrong, err.Error())
 	}
 	if err := fabric.CheckToken(c.ControlToken); err != nil {
 		wrong = append(wrong, "control_"+err.Error())
 	}
+	check(c.Members == nil || c.Token == "" && c.ControlToken == "",
+		"members: with a members file every connection shows its own key, and a token opens nothing: give one of the two")
 	check(c.ControlToken == "" || c.ControlToken != c.Token,
 		"control_token: it is also the token, which every trainer knows: want another")
 	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil,

@@ -210,7 +210,7 @@ func (k *replicaStore) build(ctx context.Context, r *replicaJob, shards int, mem
 // listen connects to a ps that tells what its shards have.
 func (k *replicaStore) listen(ctx context.Context, r *replicaJob, t *replicaSource) error {
 	s := k.server
-	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Log: s.log}
+	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Key: s.config.Key, Log: s.log}
 	byControl := t.server.URL == "" // it is part of the control server
 	if t.server.ID == s.ID() {
 		config.Server = s.nats

@@ -200,7 +200,7 @@ func (s *Server) controlConfig(name string) fabric.Config {
 		return fabric.Config{Server: s.nats, Name: name, Log: s.log}
 	}
 	return renewing(fabric.Config{URL: s.config.NATS, Bus: s.bus, Name: name, CredsFile: s.config.NATSCredsFile,
-		Log: s.log}, func() (string, *tls.Config) {
+		Key: s.config.Key, Log: s.log}, func() (string, *tls.Config) {
 		c := s.trust.Load()
 		return cmp.Or(c.ControlToken, c.Token), c.NATSTLS
 	})
@@ -518,8 +518,8 @@ func (s *Server) now() time.Time {
 	return s.clock()
 }
 
-// Reload takes tokens and TLS from a configuration, for connections that are made from now on, in either direction.
-// Existing ones stay. TLS of connections to this ps is what it was given at the start. After an error
+// Reload takes tokens, members and TLS from a configuration, for connections that are made from now on, in either
+// direction. Existing ones stay, except those of members that have no grant any more. TLS of connections to this ps is what it was given at the start. After an error
 // everything stays.
 func (s *Server) Reload(c Config) error {
 	if err := c.Validate(); err != nil {
@@ -529,8 +529,12 @@ func (s *Server) Reload(c Config) error {
 	if (c.Token == "") != (was.Token == "") || (c.ControlToken == "") != (was.ControlToken == "") {
 		return errors.New("token, control_token: they begin and end with a restart alone")
 	}
+	if (c.Members == nil) != (was.Members == nil) {
+		return errors.New("members: they begin and end with a restart alone")
+	}
 	s.trust.Store(&c)
 	s.nats.SetTokens(c.Token, c.ControlToken)
+	s.nats.Recheck()
 	return nil
 }
 
@@ -551,6 +555,9 @@ func (s *Server) guard() *fabric.Guard {
 		Deny:    []string{fabric.AllFrom(string(schema.Coordinator))},
 	}
 	g.Deny = append(g.Deny, fabric.Pattern(fabric.Any, fabric.Any, fabric.KindState, fabric.Any, true))
+	if s.config.Members != nil {
+		g.Grant = func(key, name string) *fabric.Grant { return s.trust.Load().Members.Grant(key, name) }
+	}
 	for i := range shardsMax { // of more, only jobs over several ps have any
 		g.Deny = append(g.Deny, fabric.AllFrom(string(schema.ShardMember(i))))
 	}

@@ -127,7 +127,7 @@ func (b *standby) connect(ctx context.Context) error {
 
 func (b *standby) fabricConfig(name string, onState func(fabric.State)) fabric.Config {
 	s := b.server
-	return renewing(fabric.Config{URL: b.url, Bus: s.bus, Name: name, Log: s.log, OnState: onState},
+	return renewing(fabric.Config{URL: b.url, Bus: s.bus, Name: name, Key: s.config.Key, Log: s.log, OnState: onState},
 		func() (string, *tls.Config) { c := s.trust.Load(); return c.Token, c.NATSTLS })
 }
 

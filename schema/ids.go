@@ -75,6 +75,12 @@ func CheckChosen(job JobName) error {
 	return nil
 }
 
+// Chosen returns the name that a program chose for a job, also for a job that gradbus derives from it.
+func (j JobName) Chosen() JobName {
+	chosen, _, _ := strings.Cut(string(j), derivedMark)
+	return JobName(chosen)
+}
+
 // TrainerMember returns the member name of the i-th trainer.
 func TrainerMember(i int) Member { return Member(fmt.Sprintf("t%d", i)) }
 

@@ -41,6 +41,8 @@ type Config struct {
 	Member schema.Member
 	// Token is the server's shared secret. Empty: none.
 	Token string
+	// Key is this trainer's credential at a ps that has a members file (fabric.ReadKey). nil: none.
+	Key *fabric.Key
 	// CredsFile is the path of a NATS credentials file for Server. Empty: none.
 	CredsFile string
 	// TLS encrypts the connections to Server, and to each ps whose address begins with tls://. nil: no TLS.

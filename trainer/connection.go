@@ -298,7 +298,7 @@ func notLost(err error) error {
 
 // dialConfig returns the configuration for dialing Server.
 func (c *Config) dialConfig() fabric.Config {
-	return fabric.Config{URL: c.Server, Bus: c.Bus, Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log}
+	return fabric.Config{URL: c.Server, Bus: c.Bus, Token: c.Token, Key: c.Key, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log}
 }
 
 // dialConfig returns the configuration for dialing Server under the trainer's name.

@@ -42,7 +42,7 @@ func (a *asking) operator(logTo io.Writer) (*client.Operator, error) {
 	if err == nil {
 		err = c.Validate()
 	}
-	return &client.Operator{AnswerWithin: a.within, Server: fabric.Config{URL: c.Server, Token: c.Token,
+	return &client.Operator{AnswerWithin: a.within, Server: fabric.Config{URL: c.Server, Token: c.Token, Key: c.Key,
 		CredsFile: c.CredsFile, TLS: c.TLS, Log: log}}, err
 }
 

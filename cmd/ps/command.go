@@ -32,6 +32,7 @@ import (
 	"gradbus/internal/regular"
 	"gradbus/internal/verification"
 	"gradbus/ps"
+	"gradbus/ps/members"
 	"gradbus/ps/ops/display"
 	"gradbus/ps/ops/status"
 )
@@ -39,7 +40,7 @@ import (
 // flags are what the command line and the configuration file may say.
 type flags struct {
 	listen, tokenFile, controlTokenFile, portFile string
-	natsCA                                        string
+	natsCA, members, credentials                  string
 	tls                                           config.TLS
 	log                                           config.Log
 	gpu                                           gpu.Flags
@@ -68,6 +69,7 @@ If there is an NVIDIA driver, ps watches the GPUs. A GPU with a fault stays unhe
 		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards, page at 127.0.0.1:8080
   ./bin/ps --listen 127.0.0.1:0 --port-file url        a free port; the address is written to the file
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret   serve other machines that know the token
+  ./bin/ps --listen 0.0.0.0:4222 --members members     serve the members of a file, each with its own key
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
                                                        mutual TLS: clients need a certificate of that CA
   ./bin/ps --http 0.0.0.0:8080 --http-token-file secret --http-tls-cert cert.pem --http-tls-key key.pem
@@ -92,7 +94,7 @@ If there is an NVIDIA driver, ps watches the GPUs. A GPU with a fault stays unhe
 	}
 	f.add(c)
 	c.AddCommand(statusCommand(), tapCommand(), scaleCommand(), drainCommand(), takeoverCommand(),
-		checkpointsCommand(), doctorCommand(), runbookCommand(), gpu.ProbeCommand(), gpu.AcknowledgeCommand(),
+		memberCommand(), checkpointsCommand(), doctorCommand(), runbookCommand(), gpu.ProbeCommand(), gpu.AcknowledgeCommand(),
 		withdrawn("top", "./bin/ps status, or the page of the ps (http://127.0.0.1:8080/)"), withdrawn("gpu-list", "./bin/ps gpu-ack"))
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
@@ -109,6 +111,9 @@ If there is an NVIDIA driver, ps watches the GPUs. A GPU with a fault stays unhe
 func (f *flags) idle() []config.Idle {
 	return []config.Idle{
 		{When: f.server.NATS == "", Flags: []string{"nats-creds"}, Why: "it is for --nats: want that with it"},
+		{When: f.server.NATS == "" && f.server.Peer == "", Flags: []string{"credentials"},
+			Why: "it is for --nats and --peer: want one of them with it"},
+		{When: f.members != "", Flags: []string{"insecure"}, Why: "with --members every client needs a key: give one of the two"},
 		{When: f.tokenFile != "", Flags: []string{"insecure"},
 			Why: "with --token-file every client needs the token: give one of the two"},
 		{When: f.server.Checkpoints.Dir == "", Flags: []string{"checkpoint-every", "checkpoint-keep"},
@@ -118,6 +123,19 @@ func (f *flags) idle() []config.Idle {
 		{When: f.gpu.Mode == string(gpu.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
 			Why: "--gpu off watches no GPU: leave it out"},
 	}
+}
+
+// posture says who may connect, and what a client can do then.
+func (f *flags) posture() string {
+	switch {
+	case f.members != "":
+		return fmt.Sprintf("%d members of %s may connect, each with its own key.\n", len(f.server.Members.Names()), f.members)
+	case f.server.Token != "":
+		return "Whoever has the token may end every job and this ps.\n"
+	case f.server.Insecure:
+		return "Any client that reaches this address may do anything.\n"
+	}
+	return "Any local user may do anything here.\n"
 }
 
 // durable says what is durable, beside the address.
@@ -149,8 +167,10 @@ func (f *flags) add(c *cobra.Command) {
 		"`DURATION`: a job ends if it misses trainers and none has joined for this long")
 	set.StringVar(&f.tokenFile, "token-file", "",
 		"`PATH`: file whose first line is the token that every connection must present")
+	set.StringVar(&f.members, "members", "",
+		"`PATH`: file of the members that may connect, each with its own key (ps member new); excludes --token-file")
 	set.BoolVar(&s.Insecure, "insecure", false,
-		"allow --listen beyond loopback without a token: any client may do anything")
+		"allow --listen beyond loopback without a token or members: any client may do anything")
 	f.tls.Add(set, "certificate (PEM) of this ps; enables TLS on all connections; read again when it changes",
 		"CA bundle (PEM) for client certificates, --nats and --peer; enables mutual TLS")
 	set.StringVar(&f.portFile, "port-file", "", "`PATH`: write the address to this file when the server is ready")
@@ -158,6 +178,8 @@ func (f *flags) add(c *cobra.Command) {
 		"`URL`: NATS server or cluster with JetStream, or another ps, that connects several ps")
 	set.StringVar(&f.controlTokenFile, "control-token-file", "",
 		"`PATH`: file with the token for control connections between ps (first line)")
+	set.StringVar(&f.credentials, "credentials", "",
+		"`PATH`: file with the key of this ps (role ps) for --nats and --peer, if those have --members")
 	set.StringVar(&s.NATSCredsFile, "nats-creds", "",
 		"`PATH`: NATS credentials file for --nats")
 	set.StringVar(&f.natsCA, "nats-ca", "",
@@ -245,8 +267,8 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 		through = " for " + server.JoinURL()
 	}
 	fmt.Fprintf(out,
-		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%s%sNext, in another terminal:  %s packages%s\n",
-		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.durable(),
+		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%s%s%sNext, in another terminal:  %s packages%s\n",
+		server.URL(), through, f.server.Shards, f.server.Deadline, f.posture(), f.page.line(shown), f.durable(),
 		process.Invoked("trainer"), f.hint(server.JoinURL()))
 	notify(daemon.SdNotifyReady, log)
 	if f.serve(ctx, set, hangups, server, shown, log) {
@@ -382,6 +404,17 @@ func (f *flags) fill(log *slog.Logger) error {
 		return err
 	}
 	f.server.Token, f.server.ControlToken = f.secrets.token, f.secrets.control
+	if f.members != "" {
+		if f.server.Members, err = members.Read(f.members); err != nil {
+			return err
+		}
+	}
+	if f.credentials != "" {
+		if f.server.Key, err = fabric.ReadKey(f.credentials); err != nil {
+			return err
+		}
+	}
+	regular.WarnExposed(f.credentials, log)
 	regular.WarnExposed(f.server.NATSCredsFile, log)
 	if err := f.fillTLS(log); err != nil {
 		return err
@@ -461,6 +494,9 @@ func (f *flags) hint(url string) string {
 	}
 	if f.tokenFile != "" {
 		more += " --token-file " + f.tokenFile
+	}
+	if f.members != "" {
+		more += " --credentials FILE"
 	}
 	switch {
 	case f.tls.CA != "" && f.tls.Cert != "":

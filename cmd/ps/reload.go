@@ -11,6 +11,7 @@ import (
 
 	"gradbus/internal/config"
 	"gradbus/ps"
+	"gradbus/ps/members"
 	"gradbus/ps/ops"
 	"gradbus/ps/ops/display"
 )
@@ -33,10 +34,10 @@ func (f *flags) serve(ctx context.Context, set *pflag.FlagSet, hangups <-chan os
 	}
 }
 
-// reload gives a running server what the file of --config, the files of tokens and the certificates hold by now, as far
+// reload gives a running server what the file of --config, the files of tokens and members and the certificates hold by now, as far
 // as that can change without a restart. A part that is wrong stays as it was, whole.
 func (f *flags) reload(set *pflag.FlagSet, server *ps.Server, shown *display.Display, log *slog.Logger) {
-	ignored, err := config.ReloadFile(set, []string{"log-level", "token-file", "control-token-file", "tls-cert", "tls-key",
+	ignored, err := config.ReloadFile(set, []string{"log-level", "token-file", "control-token-file", "members", "tls-cert", "tls-key",
 		"tls-ca", "nats-ca", "http-token-file", "metrics-token-file", "http-tls-cert", "http-tls-key"})
 	if err != nil {
 		log.Error("configuration not reloaded", "err", err)
@@ -46,6 +47,7 @@ func (f *flags) reload(set *pflag.FlagSet, server *ps.Server, shown *display.Dis
 	for _, part := range []func() ([]string, error){
 		f.reloadLog,
 		func() ([]string, error) { return f.reloadTokens(server, log) },
+		func() ([]string, error) { return f.reloadMembers(server, log) },
 		func() ([]string, error) { return f.reloadCertificates(server) },
 		func() ([]string, error) { return f.reloadPage(shown) },
 	} {
@@ -88,6 +90,26 @@ func (f *flags) reloadTokens(server *ps.Server, log *slog.Logger) (changed []str
 	}
 	f.server = c
 	return changed, nil
+}
+
+// reloadMembers changes who may connect, and closes the connections of those that may not any more.
+func (f *flags) reloadMembers(server *ps.Server, log *slog.Logger) (changed []string, err error) {
+	if f.members == "" {
+		return nil, nil
+	}
+	c, before := f.server, f.server.Members
+	if c.Members, err = members.Read(f.members); err != nil {
+		return nil, err
+	}
+	if err := server.Reload(c); err != nil {
+		return nil, err
+	}
+	f.server = c
+	if c.Members.Equal(before) {
+		return nil, nil
+	}
+	log.Info("members changed", "members", c.Members.Names())
+	return []string{"members"}, nil
 }
 
 // reloadCertificates changes what the server shows, and whom it believes.

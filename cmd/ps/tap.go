@@ -82,7 +82,8 @@ func (t *tapping) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	// what is missed is said in a line
-	t.Out, t.Server = out, fabric.Config{URL: c.Server, Name: "tap", Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS}
+	t.Out, t.Server = out, fabric.Config{URL: c.Server, Name: "tap", Token: c.Token,
+		Key: c.Key, CredsFile: c.CredsFile, TLS: c.TLS}
 	result, err := tap.Run(ctx, t.Config)
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@
 // of flags, with one meaning in every command that has them.
 //
 //	var way connect.Flags
-//	way.AddServer(set, "nats://127.0.0.1:4222")  // --server, --token-file, --nats-creds, --tls-cert, --tls-key, --tls-ca
+//	way.AddServer(set, "nats://127.0.0.1:4222")  // --server, --token-file, --credentials, --nats-creds, --tls-cert, --tls-key, --tls-ca
 //	way.AddData(set)                             // --route, --data-host, --advertise
 //	c, err := way.Config(log)                    // reads the files
 //
@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"gradbus/fabric"
 	"gradbus/internal/config"
 	"gradbus/internal/regular"
 	"gradbus/schema"
@@ -31,6 +32,7 @@ import (
 type Flags struct {
 	Server    string     `json:"server,omitempty"`     // (server) of a ps, or the NATS server where several ps find each other
 	TokenFile string     `json:"token_file,omitempty"` // (token-file) whose first line is the token
+	Key       string     `json:"key,omitempty"`        // (credentials) file with the seed of a member's key
 	Creds     string     `json:"creds,omitempty"`      // (nats-creds) file of NATS credentials for Server
 	TLS       config.TLS `json:"tls,omitzero"`         // (tls-cert, tls-key, tls-ca)
 	Route     string     `json:"route,omitempty"`      // (route) to the shards: schema.DataDirect, also "", or DataCluster
@@ -41,7 +43,7 @@ type Flags struct {
 // Names of the flags, for those who refuse them.
 var (
 	// Serving are the flags that say how a server is reached, besides --server.
-	Serving = []string{"token-file", "nats-creds", "tls-cert", "tls-key", "tls-ca", "route"}
+	Serving = []string{"token-file", "credentials", "nats-creds", "tls-cert", "tls-key", "tls-ca", "route"}
 	// Between are the flags of the trainers' own data servers.
 	Between = []string{"data-host", "advertise"}
 )
@@ -52,6 +54,8 @@ func (f *Flags) AddServer(set *pflag.FlagSet, server string) {
 		"`URL`: address of a ps, or of the NATS server that several ps share")
 	config.Addresses(set, "server")
 	set.StringVar(&f.TokenFile, "token-file", f.TokenFile, "`PATH`: file with the server's token (first line)")
+	set.StringVar(&f.Key, "credentials", f.Key,
+		"`PATH`: file with this member's key, if the ps has --members (ps member new)")
 	set.StringVar(&f.Creds, "nats-creds", f.Creds,
 		"`PATH`: NATS credentials file, if --server is a NATS server that needs one")
 	f.TLS.Add(set, "certificate (PEM) for servers that ask for one and of a trainer's own data server",
@@ -75,6 +79,12 @@ func (f *Flags) Config(log *slog.Logger) (c trainer.Config, err error) {
 	if c.Token, err = config.Secret(f.TokenFile, log); err != nil {
 		return c, err
 	}
+	if f.Key != "" {
+		if c.Key, err = fabric.ReadKey(f.Key); err != nil {
+			return c, err
+		}
+	}
+	regular.WarnExposed(f.Key, log)
 	regular.WarnExposed(f.Creds, log)
 	c.DataTLS, c.TLS, err = f.TLS.Load(log)
 	return c, err
@@ -98,7 +108,7 @@ func shifted(address string, i int) string {
 
 // Args are the flags for another process, but for --server, which may have a password in it.
 func (f *Flags) Args() []string {
-	return append(config.GivenPairs("--token-file", f.TokenFile, "--nats-creds", f.Creds, "--route", f.Route,
+	return append(config.GivenPairs("--token-file", f.TokenFile, "--credentials", f.Key, "--nats-creds", f.Creds, "--route", f.Route,
 		"--data-host", f.DataHost, "--advertise", f.Advertise), f.TLS.Args()...)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"gradbus/fabric"
 	"gradbus/internal/certificate/certtest"
 )
 
@@ -27,11 +28,24 @@ func TestEveryFlagReachesTheTrainer(t *testing.T) {
 	if err := os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	key, err := fabric.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := key.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	credentials := filepath.Join(t.TempDir(), "a.key")
+	if err := os.WriteFile(credentials, []byte(seed), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	authority := certtest.NewAuthority(t)
 	pair := authority.Issue(t, "127.0.0.1")
 	// of trainer.Config, which each line changes
 	fields := map[string]string{
 		"--server=nats://10.0.0.1:4222": "Server", "--token-file=" + token: "Token", "--nats-creds=creds": "CredsFile",
+		"--credentials=" + credentials:                               "Key",
 		"--tls-ca=" + authority.File:                                 "TLS",
 		"--tls-cert=" + pair.CertFile + " --tls-key=" + pair.KeyFile: "TLS DataTLS",
 		"--route=cluster":                                            "Route",

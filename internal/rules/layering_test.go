@@ -108,9 +108,11 @@ var layers = map[string]layer{
 	"shard/state":     {own: []string{"cuda", "internal/planted", "lane", "philox", "schema"}, noStd: noTime},
 	"shard/shardtest": {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork}, // jobs and frames, for tests
 	"ps": {own: []string{"checkpoint", "cuda", "fabric", "lane", "internal/liveness", "internal/loglimit",
-		"internal/planted", "internal/process", "ps/coordinator", "ps/module", "schema", "shard", "shard/endpoint", "shard/round",
+		"internal/planted", "internal/process", "ps/coordinator", "ps/members", "ps/module", "schema", "shard", "shard/endpoint", "shard/round",
 		"shard/state"}, others: []string{"golang.org/x/time/rate"},
 		noStd: []string{"net/http", "os/exec"}},
+	// Who may connect, and what each may publish and hear.
+	"ps/members": {own: []string{"fabric", "internal/regular", "schema"}, noStd: []string{"net", "net/http", "os", "os/exec"}},
 	// What a job's coordinator decides, pure: events and time in, decisions out.
 	"ps/coordinator": {own: []string{"checkpoint", "internal/liveness", "internal/planted", "lane", "schema"},
 		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync", "sync/atomic"}},
@@ -175,7 +177,7 @@ var layers = map[string]layer{
 		"internal/process", "internal/regular", "schema"},
 		others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// The way to the servers of a job, as flags.
-	"internal/connect": {own: []string{"internal/config", "internal/regular", "schema", "trainer"},
+	"internal/connect": {own: []string{"fabric", "internal/config", "internal/regular", "schema", "trainer"},
 		others: []string{"github.com/spf13/"},
 		noStd:  []string{"net/http", "os/exec"}},
 	// What a process that is no member asks a ps.
