@@ -122,7 +122,7 @@ func killedAndReplaced(t *testing.T, flags, keep []string, lost string) {
 	endAlike(t, quiet, trainers)
 }
 
-// Of two ps that stand by for each other the one with the job is killed, then, once the first is there again, the
+// Of two ps that hold replicas for each other the one with the job is killed, then, once the first is there again, the
 // other: nothing is on a disk, and the weights are those of a job in which nothing has happened.
 func TestKilledAndStoodByFor(t *testing.T) {
 	if testing.Short() {
@@ -136,12 +136,12 @@ func TestKilledAndStoodByFor(t *testing.T) {
 	for i := range trainers {
 		trainers[i] = start(t, "trainer", append(flags, "--server", at, "--trainers", "3", "--json")...)
 	}
-	second.says(t, "standing by with all of a job")
+	second.says(t, "job replicated")
 	first.signal(t, syscall.SIGKILL)
 	first.status(t)
 	second.says(t, "job goes on here")
 	first, _ = server(t, "--listen", strings.TrimPrefix(at, "nats://"), "--replicas", "1", "--peer", other)
-	first.says(t, "standing by with all of a job")
+	first.says(t, "job replicated")
 	drained := start(t, "ps", "drain", "--server", other)
 	drained.succeeds(t)
 	second.status(t)

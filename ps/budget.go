@@ -157,7 +157,7 @@ func (c *Config) recordsUndo(job *schema.Job) bool {
 	return c.local != nil && job.StaysReadable() || job.Policy != schema.PolicyFail && job.TakesOver()
 }
 
-// isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.
+// isCopied says whether versions of a job are copied: for files, or for a ps with replicas, now or later.
 func isCopied(c *Config, job *schema.Job) bool {
 	return (c.Checkpoints.Dir != "" || job.Policy != schema.PolicyFail && job.TakesOver()) && job.CheckVersions() == nil
 }

@@ -109,7 +109,7 @@ func (l *controlLoop) turn(ctx context.Context, ticker *time.Ticker, ask *time.T
 		l.tellCompleted(&c)
 		l.tellDrained()
 	case <-l.changed:
-		l.tellStandby(l.server.now(), false)
+		l.tellSuccessor(l.server.now(), false)
 		for _, j := range l.jobs.coordinated() {
 			l.carryOut(j, j.coordinator.BeginReplicas(l.server.now()))
 		}
@@ -223,10 +223,10 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		}
 		l.tickJob(j, now, clients)
 	}
-	l.tellStandby(now, true)
+	l.tellSuccessor(now, true)
 	l.server.replicas.tick(now, pause)
 	for _, j := range l.jobs.coordinated() {
-		j.noteStandby(now, &l.successor, l.server.config.grouped())
+		j.noteReplica(now, &l.successor, l.server.config.grouped())
 	}
 	l.report(now)
 	l.tellDrained()
@@ -239,10 +239,10 @@ func (l *controlLoop) tickJob(j *job, now time.Time, clients []string) {
 		return
 	}
 	j.coordinator.Connections(clients)
-	if l.server.standby.hasEnded(j.name) {
+	if l.server.primary.hasEnded(j.name) {
 		l.carryOut(j, j.coordinator.EarlierRunEnded(now))
 	}
-	if j.coordinator.State().Gathers() && l.server.standby.yields(j.name) {
+	if j.coordinator.State().Gathers() && l.server.primary.yields(j.name) {
 		l.carryOut(j, j.coordinator.Restart("", schema.Coordinator, "the job has begun at the other ps of the pair, too"))
 	}
 	l.carryOut(j, j.coordinator.Tick(now))

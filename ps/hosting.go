@@ -138,7 +138,7 @@ func (h *shardHost) makeShards(ctx context.Context, name schema.JobName, run sch
 	a := newAssignment(ctx, h.server, run, assign, resumed, h.window(assign.Job, len(assign.Own), h.held()), h.news)
 	h.jobs[name] = a
 	h.shareJobs()
-	h.server.log.Info("replica complete", "job", name, "shards", len(a.own), "bytes", a.memory.Bytes())
+	h.server.log.Info("shards created", "job", name, "shards", len(a.own), "bytes", a.memory.Bytes())
 	return a, nil
 }
 
@@ -300,7 +300,7 @@ func (h *shardHost) checkServers(c *acquisition, fitted *schema.Job) *schema.Ref
 // mayBegin refuses a job that cannot begin here, and takes over one of the other ps, with the voters that takeOver
 // returns. A job without room here is not taken over: its replica stays.
 func (h *shardHost) mayBegin(f *foundJob, fitted *schema.Job) (voters []schema.Voter, refused *schema.Refused) {
-	c, b := &f.acquisition, h.server.standby
+	c, b := &f.acquisition, h.server.primary
 	if refused = checkMessages(c.job, "this server", h.server.config.PayloadBytesMax); refused != nil {
 		return nil, refused
 	}

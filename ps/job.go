@@ -24,15 +24,15 @@ type job struct {
 	writing   chan struct{}        // closed when the version that it completed last is on the disk; nil: none is written
 
 	// What follows is there from placing on.
-	manifest    *schema.Job
-	run         schema.RunID
-	coordinator *coordinator.Coordinator
-	servers     []leaseRecord // that have its shards, in the coordinator's order
-	watching    []watching    // by trainer
-	serving     []watching    // by server
-	notSaved    string        // why no version of it is written; empty: they are
-	stoodBy     stoodBy       // what is told of who stands by
-	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
+	manifest      *schema.Job
+	run           schema.RunID
+	coordinator   *coordinator.Coordinator
+	servers       []leaseRecord // that have its shards, in the coordinator's order
+	watching      []watching    // by trainer
+	serving       []watching    // by server
+	notSaved      string        // why no version of it is written; empty: they are
+	replicaStatus replicaStatus // what is told of which ps has the replica
+	ended         []endedRun    // earlier runs of the name, whose trainers' joins come too late
 }
 
 // move changes the state of a job before it gathers trainers.
@@ -47,7 +47,7 @@ func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job
 	voters []schema.Voter) {
 	j.move(coordinator.Placing, s.now())
 	j.manifest, j.run, j.servers, j.ended = fitted, c.record.RunID, c.servers, c.record.Ended
-	j.watching, j.stoodBy = make([]watching, fitted.Trainers), stoodBy{was: found.fromReplica()}
+	j.watching, j.replicaStatus = make([]watching, fitted.Trainers), replicaStatus{was: found.fromReplica()}
 	if found.not != nil {
 		j.notSaved = found.not.Error()
 	}
@@ -57,7 +57,7 @@ func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job
 		Resume: found.resumeFrom(), Rejoining: found.runs, Voters: voters,
 		RecordDecides: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
 		TrainersBefore: found.here, SlotsMax: c.left.places, MemoryFull: c.left.cramped}
-	if s.standby != nil && found.fromReplica() && voters == nil {
+	if s.primary != nil && found.fromReplica() && voters == nil {
 		config.RejoinWithin = coordinator.RejoinSoonMax
 	}
 	if fitted != c.job {

@@ -33,7 +33,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	}
 	j := l.jobs.of(m.job)
 	goesOn := false
-	if b := l.server.standby; b != nil && j == nil {
+	if b := l.server.primary; b != nil && j == nil {
 		mine, refused := b.comes(m.job, request)
 		if refused != nil {
 			l.send(m.job, 0, m.from, schema.Control{Refused: refused})
@@ -41,10 +41,10 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		}
 		goesOn = mine
 	}
-	if j == nil && !goesOn && l.successor.mayContinue(m.job, l.server.standby.isSilent()) {
+	if j == nil && !goesOn && l.successor.mayContinue(m.job, l.server.primary.isSilent()) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(
-			fmt.Sprintf("job %s has lost its trainers here, and the ps that stands by is out of reach and may continue it. If "+
-				"that ps has ended: %s takeover %s", m.job, process.Invoked("ps"), m.job))}})
+			fmt.Sprintf("job %s has lost its trainers here, and the ps with the replica is out of reach and may continue "+
+				"it. If that ps has ended: %s takeover %s", m.job, process.Invoked("ps"), m.job))}})
 		return
 	}
 	known := j != nil && j.run == request.Run ||
@@ -79,12 +79,12 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 // takeover notes that an operator says that the ps of a job has ended, and answers why the job does not continue here;
 // empty: it does.
 func (l *controlLoop) takeover(name schema.JobName) string {
-	switch b, j := l.server.standby, l.jobs.of(name); {
+	switch b, j := l.server.primary, l.jobs.of(name); {
 	case l.successor.mayContinue(name, b.isSilent()):
 		delete(l.successor.yielded, name)
 		return ""
 	case j != nil && j.coordinator.Outcome().LacksQuorum:
-		j.coordinator.StandsBy("")
+		j.coordinator.SetSuccessor("")
 		return ""
 	case b != nil:
 		return b.takeover(name)
@@ -121,7 +121,7 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 			q.voter = request.Number
 		}
 		if goesOn && q.back == 0 {
-			q.back = l.server.standby.lostRun(job)
+			q.back = l.server.primary.lostRun(job)
 			q.resume = q.resume || q.back != 0
 		}
 		select {

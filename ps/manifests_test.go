@@ -172,7 +172,7 @@ func TestVastJoinsHoldUpNoJob(t *testing.T) {
 }
 
 // A control loop that stood for longer than every deadline takes no member for lost: neither a trainer nor a ps that
-// stands by, all of which have given signs of life in the meantime.
+// holds the replica, all of which have given signs of life in the meantime.
 func TestLateLoopLosesNobody(t *testing.T) {
 	t.Run("fake time", func(t *testing.T) { synctest.Test(t, lateLoopLosesNobody) })
 }
@@ -187,7 +187,7 @@ func lateLoopLosesNobody(t *testing.T) {
 			if late.CompareAndSwap(true, false) {
 				time.Sleep(45 * time.Second)
 				// what may come to the loop before all that waits for it
-				s.loop.tellStandby(s.now(), false)
+				s.loop.tellSuccessor(s.now(), false)
 				s.loop.follow(&message{job: "ps", from: "p-other"}, &schema.Follow{Host: "other"})
 			}
 			return nil
@@ -197,13 +197,13 @@ func lateLoopLosesNobody(t *testing.T) {
 	startServer(t, Config{ID: "b", Replicas: 1, Peer: s.URL()})
 	p := shardtest.New(t, shardtest.SmallJob("goes-on", 1, 2))
 	all, _ := gatherBeating(t, s, p, "j-a")
-	eventually(t, "a ps stands by", func() bool { return strings.Contains(log.String(), "a ps stands by") })
+	eventually(t, "replica available", func() bool { return strings.Contains(log.String(), "replica available") })
 	late.Store(true)
 	time.Sleep(60 * time.Second)
 	if jobs := s.Stats().Jobs; len(jobs) != 1 || jobs[0].State != coordinator.Running.String() {
 		t.Errorf("jobs %+v, want that it goes on", jobs)
 	}
-	if text := log.String(); late.Load() || strings.Contains(text, "no ps stands by") || strings.Contains(text, "other") {
+	if text := log.String(); late.Load() || strings.Contains(text, "replica unavailable") || strings.Contains(text, "other") {
 		t.Errorf("late: %v; the log: %s", late.Load(), text)
 	}
 	all[0].leave("")

@@ -353,8 +353,8 @@ func (l *controlLoop) readControl(m *message) *refusal {
 	case control.Follow != nil:
 		return l.follow(m, control.Follow)
 	case control.Query != nil:
-		lost, text := false, "this ps stands by for no other"
-		if b := l.server.standby; control.Query.Over {
+		lost, text := false, "this ps holds replicas for no other"
+		if b := l.server.primary; control.Query.Over {
 			text = l.takeover(m.job)
 			lost = text == ""
 		} else if b != nil {

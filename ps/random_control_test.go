@@ -142,7 +142,7 @@ func (r *randomControls) message(t testing.TB, i int) fabric.Message {
 }
 
 // Whatever a control message says, of a job that is registered here or not, kept here, assigned from elsewhere, over or
-// never heard of: no control loop and no ps that stands by panics, and both go on.
+// never heard of: no control loop and no ps that holds the replica panics, and both go on.
 func TestRandomControlMessages(t *testing.T) {
 	const seed, rounds = 5, 300
 	t.Logf("seed %d", seed)
@@ -171,7 +171,7 @@ func TestRandomControlMessages(t *testing.T) {
 			case err == nil && at.To == string(b.member):
 				b.loop.inbox.receive(msg)
 			case err == nil && at.To == string(by.member):
-				by.standby.hear(msg)
+				by.primary.hear(msg)
 			default:
 				s.loop.inbox.receive(msg)
 			}

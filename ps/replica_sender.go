@@ -230,7 +230,7 @@ func (w *worker) shard(do func(*shard.Shard)) bool {
 	return true
 }
 
-// copies is told, after a step, whether a copy for a ps that stands by is being taken.
+// copies is told, after a step, whether a copy for a ps with replicas is being taken.
 func (m *replicaSender) copies(e *shard.Shard, told *schema.Version) {
 	if v, ok := e.Replicating(); ok && v != *told {
 		*told = v

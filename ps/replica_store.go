@@ -39,7 +39,7 @@ type replicaJob struct {
 	run     schema.RunID
 	own     []int                            // shards that are kept, ascending
 	from    map[schema.Member]*replicaSource // who tells what they have
-	state   *shard.Standby                   // nil while it is made
+	state   *shard.Replica                   // nil while it is made
 	ready   bool                             // it is there, and ways to those who tell
 	failure string
 	memory  Memory
@@ -165,7 +165,7 @@ func (k *replicaStore) build(ctx context.Context, r *replicaJob, shards int, mem
 	for _, i := range r.own {
 		configs = append(configs, s.shardConfig(r.job, place, i))
 	}
-	state, err := shard.NewStandby(ctx, len(r.own), configs, memory.Bytes()-memory.Tables)
+	state, err := shard.NewReplica(ctx, len(r.own), configs, memory.Bytes()-memory.Tables)
 	k.mu.Lock()
 	if gone := k.runs[r.run] != r; gone || err != nil {
 		if k.fail(r, err); err == nil {
@@ -608,10 +608,10 @@ func (k *replicaStore) fits(name schema.JobName, need Memory) error {
 
 // report returns the report of a ps on the replicas that it has for others; there reports that the control server is
 // reachable.
-func (k *replicaStore) report(there bool) *schema.StandsByReport {
+func (k *replicaStore) report(there bool) *schema.PrimaryReport {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := &schema.StandsByReport{Peers: true, Reached: there}
+	p := &schema.PrimaryReport{Peers: true, Reached: there}
 	all := map[schema.JobName]schema.HeldReport{}
 	for _, id := range slices.Sorted(maps.Keys(k.runs)) {
 		h := k.held(k.runs[id])

@@ -12,11 +12,11 @@ import (
 	"gradbus/schema"
 )
 
-// follow takes the word of a ps that stands by, or wants to. There is one.
+// follow takes the word of a ps that holds replicas for this one, or wants to. There is one.
 func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	now := l.server.now()
 	if !m.from.IsServer() {
-		return schema.Refuse(schema.ReasonUnknownSender, "%s wants to stand by, and is no ps", m.from)
+		return schema.Refuse(schema.ReasonUnknownSender, "%s wants to hold replicas, and is no ps", m.from)
 	}
 	is := l.successor.is
 	job, mayFollow := l.successor.mayFollow(m.from, l.jobs)
@@ -27,19 +27,19 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		return nil
 	case is != nil && is.member != m.from: // a tick finds out whether it is there no more
 		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
-			Text: fmt.Sprintf("ps %s on %s stands by already", is.member.ServerID(), is.host)}})
+			Text: fmt.Sprintf("ps %s on %s holds the replicas already", is.member.ServerID(), is.host)}})
 		return nil
 	case !mayFollow:
 		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
-			Text: fmt.Sprintf("ps %s stood by before, is not heard, and may have continued job %s. If it has ended: %s "+
-				"takeover %s", l.successor.last.ServerID(), job, process.Invoked("ps"), job)}})
+			Text: fmt.Sprintf("ps %s held the replicas before, is not heard, and may have continued job %s. If it has ended: "+
+				"%s takeover %s", l.successor.last.ServerID(), job, process.Invoked("ps"), job)}})
 		return nil
 	case f.Leaving:
 		if is != nil && is.member == m.from {
 			l.unfollow("has left")
 			l.successor.last = ""
 			for _, j := range l.jobs.coordinated() {
-				j.coordinator.StandsBy("")
+				j.coordinator.SetSuccessor("")
 			}
 		}
 		return nil
@@ -47,7 +47,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		l.unfollow("was started anew")
 		is = &follower{member: m.from, drawn: f.Incarnation, host: f.Host}
 		l.successor.is, l.successor.gone, l.successor.last = is, "", m.from
-		l.server.log.Info("a ps stands by", "server", m.from.ServerID(), "host", f.Host, "url", f.URL)
+		l.server.log.Info("replica available", "server", m.from.ServerID(), "host", f.Host, "url", f.URL)
 	}
 	is.url = f.URL
 	is.heard.Begin(now)
@@ -58,21 +58,21 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		if j := l.jobs.of(over.Job); j != nil && j.run == over.Run {
 			l.successor.yielded[over.Job] = yield{now, is.member}
 			l.carryOut(j, j.coordinator.Restart("", is.member, "this ps was out of reach, and ps "+is.member.ServerID()+
-				", which stood by, has gone on with the job"))
+				", which has the replica, has gone on with the job"))
 		}
 		l.server.folder.over(over.Job, over.Run, checkpoint.End)
 	}
 	is.over = f.Over
 	for _, j := range l.jobs.coordinated() {
 		l.carryOut(j, j.coordinator.Peers(now, peersOf(l.successor.pair(&l.server.registry.self))))
-		j.noteStandby(now, &l.successor, false)
+		j.noteReplica(now, &l.successor, false)
 	}
-	heard := l.jobs.heard(&l.server.registry.self, l.server.standby.awaited(), now)
+	heard := l.jobs.heard(&l.server.registry.self, l.server.primary.awaited(), now)
 	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Jobs: heard})
 	return nil
 }
 
-// unfollow records that there is no standby any more.
+// unfollow records that no ps holds replicas any more.
 func (l *controlLoop) unfollow(why string) {
 	is := l.successor.is
 	if is == nil {
@@ -80,19 +80,19 @@ func (l *controlLoop) unfollow(why string) {
 	}
 	l.successor.is, l.successor.gone = nil, is.goneText(why)
 	for _, j := range l.jobs.coordinated() {
-		j.coordinator.StandbySilent()
+		j.coordinator.SuccessorSilent()
 		l.carryOut(j, j.coordinator.Peers(l.server.now(),
 			peersOf(pairOf(&l.server.registry.self, leaseRecord{ID: is.member.ServerID(), Leaving: true}))))
 	}
-	l.server.log.Warn("no ps stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
+	l.server.log.Warn("replica unavailable", "server", is.member.ServerID(), "host", is.host, "why", why)
 	for _, a := range l.shards.jobs {
 		a.unmirror()
 	}
 }
 
-// tellStandby says who stands by, and finds out whether it still does. It is called at each tick, when all is said
-// again, and when something may have changed.
-func (l *controlLoop) tellStandby(now time.Time, tick bool) {
+// tellSuccessor says which ps has the replica, and finds out whether it still does. It is called at each tick, when all
+// is said again, and when something may have changed.
+func (l *controlLoop) tellSuccessor(now time.Time, tick bool) {
 	is := l.successor.is
 	if is == nil {
 		return
@@ -103,12 +103,12 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 	}
 	for name, j := range l.jobs.coordinated() {
 		if is.silent(now) { // whether or not its replica still counts
-			j.coordinator.StandbySilent()
+			j.coordinator.SuccessorSilent()
 		}
 		if !l.successor.mayTake(j, l.server.now()) {
 			continue
 		}
-		was := j.coordinator.StandsBy(is.url)
+		was := j.coordinator.SetSuccessor(is.url)
 		if was != is.url || tick {
 			l.send(name, j.run, schema.All, schema.Control{Start: &schema.Start{Replica: is.url}})
 		}
@@ -122,7 +122,8 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 	}
 }
 
-// handsOver makes the standby, if there is one, continue a job, and reports whether it has received all of it.
+// handsOver makes the ps with the replica, if there is one, continue a job, and reports whether it has received all of
+// it.
 func (l *controlLoop) handsOver(j *job) (stands, told bool) {
 	if !l.successor.mayTake(j, l.server.now()) || !j.coordinator.Trains() {
 		return false, false
@@ -218,7 +219,7 @@ func (l *controlLoop) tellKept() {
 			l.local = append(l.local, localMessage{name, run, l.server.member, schema.Control{Kept: &said}})
 			continue
 		}
-		if !l.server.standby.sayKept(name, &said) {
+		if !l.server.primary.sayKept(name, &said) {
 			l.sendAs(l.server.member, name, run, schema.Coordinator, schema.Control{Kept: &said})
 		}
 	}
@@ -238,7 +239,7 @@ func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
 			said.Begun = max(said.Begun, a.mirroring.begun())
 		}
 		decisions := j.coordinator.Kept(l.server.now(), m.from, said)
-		l.tellStandby(l.server.now(), false) // trainers, before others hear that they could go on with the job
+		l.tellSuccessor(l.server.now(), false) // trainers, before others hear that they could go on with the job
 		l.carryOut(j, decisions)
 	}
 }
@@ -246,7 +247,7 @@ func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
 // coordinatorEnded records that the process of a run's coordinator has ended. No other ps can tell its trainers to
 // rejoin.
 func (l *controlLoop) coordinatorEnded(run schema.RunID) {
-	if l.server.standby.processEnded(run) {
+	if l.server.primary.processEnded(run) {
 		return
 	}
 	name, incarnation := l.server.replicas.lost(run)

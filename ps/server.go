@@ -57,7 +57,7 @@ type Server struct {
 	control    *fabric.Control                          // where members, jobs and the other ps are heard of
 	posts      *sender                                  // to it
 	registry   *registry
-	standby    *standby // nil: this ps stands by for no other
+	primary    *primary // nil: this ps holds replicas for no other
 	replicas   *replicaStore
 	lease      time.Duration    // of our lease record
 	clock      func() time.Time // nil is time.Now
@@ -135,7 +135,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	s.links = newLinks(s.running, s.dialLink)
 	s.posts = newSender(func(at fabric.Subject, frame []byte) { s.publish(s.control, at, frame) }, &s.counters.dropped)
 	if config.Peer != "" {
-		s.standby = newStandby(s)
+		s.primary = newPrimary(s)
 	}
 	s.folder.dir, s.folder.keep, s.folder.local = config.Checkpoints.Dir, config.Checkpoints.Keep, config.local != nil
 	s.folder.log, s.folder.later = s.log, &s.releasing
@@ -151,8 +151,8 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	})
 	close(watched)
 	err := s.subscribe()
-	if err == nil && s.standby != nil {
-		err = s.standby.start(ctx)
+	if err == nil && s.primary != nil {
+		err = s.primary.start(ctx)
 	}
 	if err != nil {
 		s.Close()
@@ -402,8 +402,8 @@ func (s *Server) Close() {
 		<-s.loop.done
 		s.end(nil)
 		<-s.registry.done
-		if s.standby != nil {
-			s.standby.close()
+		if s.primary != nil {
+			s.primary.close()
 		}
 		s.replicas.close()
 		s.reporter.ended.Wait()

@@ -12,10 +12,10 @@ import (
 	"gradbus/schema"
 )
 
-// A ps that stands by follows this one: it says so some times a second (Follow). Coordinators here have it keep what the
-// shards of their jobs have (Keep), and trainers are told where it is (Standby).
+// A ps that holds replicas for this one says so some times a second (Follow). Coordinators here have it keep what the
+// shards of their jobs have (Keep), and trainers are told where it is (Start).
 
-// followedMax is the silence of a standby after which it does not count any more.
+// followedMax is the silence of a follower after which it does not count any more.
 const followedMax = 5 * time.Second
 
 // successor is what this ps knows of the one that may continue its jobs in a pair.
@@ -33,7 +33,7 @@ type yield struct {
 	to schema.Member
 }
 
-// follower is the ps that stands by for this one.
+// follower is the ps that holds replicas for this one.
 type follower struct {
 	member schema.Member
 	url    string
@@ -43,13 +43,14 @@ type follower struct {
 	over   []schema.OverRun // that were noted
 }
 
-// foreignPeer is a ps that would stand by for this one, and reads another protocol. Nothing is handed over to it.
+// foreignPeer is a ps that would hold replicas for this one, and reads another protocol. Nothing is handed over to it.
 type foreignPeer struct {
 	why string    // empty: there has been none
 	at  time.Time // it was heard last
 }
 
-// noteForeign notes that a message was refused which reads another protocol, if it is that of a ps that would stand by.
+// noteForeign notes that a message was refused which reads another protocol, if it is that of a ps that would hold
+// replicas.
 func (s *successor) noteForeign(m *message, err error, now time.Time) {
 	if m.name == "follow" && m.from.IsServer() && schema.ReasonOf(err) == schema.ReasonUnknownVersion {
 		s.foreign = foreignPeer{schema.Refusing(err).Detail, now}
@@ -76,9 +77,9 @@ func (s *successor) mayTake(j *job, now time.Time) bool {
 	return s.is != nil && r.Ready && slices.Contains(r.Members, s.is.member)
 }
 
-// mayContinue reports whether a job has ended here while the ps that stands by was not heard, and has not been heard
-// since: it may continue the job with the trainers that were lost. cut says that this ps stands by for another one, which
-// is silent.
+// mayContinue reports whether a job has ended here while the ps with the replica was not heard, and has not been heard
+// since: it may continue the job with the trainers that were lost. cut says that this ps holds replicas for another
+// one, which is silent.
 func (s *successor) mayContinue(name schema.JobName, cut bool) bool {
 	y, ended := s.yielded[name]
 	if !ended {
@@ -91,8 +92,8 @@ func (s *successor) mayContinue(name schema.JobName, cut bool) bool {
 	return false
 }
 
-// mayFollow reports whether a ps may stand by: not if an earlier one is silent that may have continued jobs, of which a
-// name is returned.
+// mayFollow reports whether a ps may hold a replica: not if an earlier one is silent that may have continued jobs, of
+// which a name is returned.
 func (s *successor) mayFollow(from schema.Member, jobs jobTable) (job schema.JobName, ok bool) {
 	if s.is != nil || s.last == "" || s.last == from {
 		return "", true
@@ -123,7 +124,7 @@ func (f *follower) silent(now time.Time) bool { return f.heard.For(now) > 2*foll
 // listOf cuts a list of jobs to what a message may have: a longer one would be refused whole.
 func listOf[T any](jobs []T) []T { return jobs[:min(len(jobs), schema.FollowMax)] }
 
-// heard returns the answer to a standby. awaited are the jobs whose trainers are awaited here.
+// heard returns the answer to a follower. awaited are the jobs whose trainers are awaited here.
 func (t jobTable) heard(self *leaseRecord, awaited []schema.JobName, now time.Time) *schema.Jobs {
 	var kept, others []schema.JobProgress
 	for name, j := range t.coordinated() {
@@ -140,10 +141,10 @@ func (t jobTable) heard(self *leaseRecord, awaited []schema.JobName, now time.Ti
 }
 
 // lostTogether says what follows if this host is lost with the trainers on it: empty if a majority of the trainers is left
-// to continue the job at the ps that stands by, or if that sees the end of this process itself.
-func lostTogether(job *coordinator.Status, host, standby string) string {
+// to continue the job at the ps with the replica, or if that sees the end of this process itself.
+func lostTogether(job *coordinator.Status, host, other string) string {
 	name, _, _ := strings.Cut(host, " (")
-	if other, _, _ := strings.Cut(standby, " ("); other == name {
+	if other, _, _ := strings.Cut(other, " ("); other == name {
 		return ""
 	}
 	here, all := 0, 0

@@ -24,7 +24,7 @@ func keptCoordinator() *coordinator.Coordinator {
 	return c
 }
 
-// What a ps that stands by is answered fits a message however many jobs there are, and names first what it has.
+// What a ps with replicas is answered fits a message however many jobs there are, and names first what it has.
 func TestHeardFitsAMessage(t *testing.T) {
 	idle, kept := keptCoordinator(), keptCoordinator()
 	kept.Peers(time.Unix(1001, 0), []coordinator.Peer{{ID: "a", Keeps: true}, {ID: "b", Keeps: true}})
@@ -50,28 +50,28 @@ func TestHeardFitsAMessage(t *testing.T) {
 	}
 }
 
-// While the ps that stood by is silent, and may have continued a job, no other one stands by, and a job that ended here
-// for want of its trainers begins only once that very ps was heard again.
+// While the ps that held the replicas is silent, and may have continued a job, no other one holds the replica, and a
+// job that ended here for want of its trainers begins only once that very ps was heard again.
 func TestSuccessorIsNotReplacedWhileSilent(t *testing.T) {
 	c := keptCoordinator()
 	jobs := jobTable{"kept": &job{name: "kept", run: 7, coordinator: c}}
 	s := successor{last: "p-b", yielded: map[schema.JobName]yield{}}
 	for _, from := range []schema.Member{"p-b", "p-c"} {
 		if name, ok := s.mayFollow(from, jobs); !ok {
-			t.Errorf("%s may not stand by for %s", from, name)
+			t.Errorf("%s may not hold replicas for %s", from, name)
 		}
 	}
-	c.StandsBy("nats://b:1")
-	c.StandbySilent()
+	c.SetSuccessor("nats://b:1")
+	c.SuccessorSilent()
 	if name, ok := s.mayFollow("p-c", jobs); ok || name != "kept" {
-		t.Error("another ps stands by while the one that may have continued a job is silent")
+		t.Error("another ps has a replica while the one that may have continued a job is silent")
 	}
 	if _, ok := s.mayFollow("p-b", jobs); !ok {
-		t.Error("the ps that stood by may not again")
+		t.Error("the ps that held the replicas may not again")
 	}
-	c.StandsBy("") // an operator decides
+	c.SetSuccessor("") // an operator decides
 	if _, ok := s.mayFollow("p-c", jobs); !ok {
-		t.Error("no other ps may stand by after an operator has decided")
+		t.Error("no other ps may hold a replica after an operator has decided")
 	}
 
 	at := time.Unix(1000, 0)
@@ -88,16 +88,17 @@ func TestSuccessorIsNotReplacedWhileSilent(t *testing.T) {
 	}
 }
 
-// A job is lost with its ps while a ps of another protocol would stand by, and only if it runs and is written nowhere.
+// A job is lost with its ps while a ps of another protocol would hold replicas, and only if it runs and is written
+// nowhere.
 func TestJobsThatNobodyTakesAreLost(t *testing.T) {
 	j := &job{manifest: shardtest.SmallJob("kept", 1, 1), run: 7, coordinator: keptCoordinator(), notSaved: "no folder"}
 	for name, c := range map[string]struct {
 		foreign foreignPeer
 		want    bool
 	}{
-		"nobody would stand by":   {foreignPeer{}, false},
-		"it is there":             {foreignPeer{"another protocol", time.Now()}, true},
-		"it has not said so late": {foreignPeer{"another protocol", time.Now().Add(-followedMax - time.Second)}, false},
+		"nobody would hold replicas": {foreignPeer{}, false},
+		"it is there":                {foreignPeer{"another protocol", time.Now()}, true},
+		"it has not said so late":    {foreignPeer{"another protocol", time.Now().Add(-followedMax - time.Second)}, false},
 	} {
 		s := successor{foreign: c.foreign}
 		if lost, is := s.loses(jobTable{"kept": j}, time.Now()); is != c.want || is && lost != "kept" {
@@ -110,13 +111,13 @@ func TestJobsThatNobodyTakesAreLost(t *testing.T) {
 func TestTrainersOnTheHostOfTheirPS(t *testing.T) {
 	job := coordinator.Status{Name: "job", Members: []coordinator.MemberStatus{{Host: "box (pid 1)", Own: true},
 		{Host: "box (pid 2)", Own: true}, {Host: "other (pid 1)", Own: true}, {Host: "other (pid 1)"}}}
-	for _, c := range []struct{ host, standby, want string }{
+	for _, c := range []struct{ host, other, want string }{
 		{"box (pid 9)", "third (pid 1)", "2 of its 3 trainers are on box"},
 		{"box (pid 9)", "box (pid 10)", ""},
 		{"other (pid 9)", "third (pid 1)", ""},
 	} {
-		if text := lostTogether(&job, c.host, c.standby); !strings.HasPrefix(text, c.want) || (text == "") != (c.want == "") {
-			t.Errorf("on %s with %s: %q, want %q", c.host, c.standby, text, c.want)
+		if text := lostTogether(&job, c.host, c.other); !strings.HasPrefix(text, c.want) || (text == "") != (c.want == "") {
+			t.Errorf("on %s with %s: %q, want %q", c.host, c.other, text, c.want)
 		}
 	}
 }

@@ -200,18 +200,18 @@ func leaveOutShards(s *schema.ServerReport) {
 	s.Shards, s.GPUs, s.Refused = nil, nil, nil
 	s.Jobs = slices.Clone(s.Jobs[:min(len(s.Jobs), 16)])
 	for i := range s.Jobs {
-		if b := s.Jobs[i].Standby; b != nil && len(b.Kept) > 0 {
+		if b := s.Jobs[i].Replica; b != nil && len(b.Kept) > 0 {
 			less := *b
-			less.Kept, s.Jobs[i].Standby = nil, &less
+			less.Kept, s.Jobs[i].Replica = nil, &less
 		}
 	}
-	if s.StandsBy != nil {
-		fewer := *s.StandsBy
+	if s.Primary != nil {
+		fewer := *s.Primary
 		fewer.Jobs = slices.Clone(fewer.Jobs[:min(len(fewer.Jobs), 16)])
 		for i := range fewer.Jobs {
 			fewer.Jobs[i].Of, fewer.Jobs[i].Missing = nil, nil
 		}
-		s.StandsBy = &fewer
+		s.Primary = &fewer
 	}
 }
 
@@ -258,10 +258,10 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	}
 	t.Shards, t.Ended = p.shards(), s.ended.report(s.now(), s.config.StartTimeout, *s.jobs.Load())
 	switch {
-	case s.standby != nil:
-		t.StandsBy = s.standby.report(s.now())
+	case s.primary != nil:
+		t.Primary = s.primary.report(s.now())
 	case s.config.grouped():
-		t.StandsBy = s.replicas.report(!t.ControlLost)
+		t.Primary = s.replicas.report(!t.ControlLost)
 	}
 	return t
 }
@@ -402,7 +402,7 @@ func (j *job) telemetry(now time.Time) schema.JobReport {
 		p.Durability.Off = schema.ClipFailure(cmp.Or(j.notSaved, p.Durability.Off))
 	}
 	if !j.coordinator.State().IsOver() {
-		p.Standby = j.stoodBy.report(now)
+		p.Replica = j.replicaStatus.report(now)
 	}
 	return p
 }
@@ -602,9 +602,10 @@ func (r *refusedJoins) lately(now time.Time) []schema.RefusedReport {
 	return slices.Clone(r.all)
 }
 
-// stoodBy is the state of a job's standby, for reports. It is updated when the other ps reports, and at each tick.
-type stoodBy struct {
-	known bool           // a ps stands by for this one, or has
+// replicaStatus is the state of a job's replica, for reports. It is updated when the other ps reports, and at each
+// tick.
+type replicaStatus struct {
+	known bool           // a ps holds replicas for this one, or has
 	off   string         // why none can for this job
 	by    *follower      // nil: none does
 	gone  string         // why not
@@ -615,7 +616,7 @@ type stoodBy struct {
 	since time.Time      // since when the job is not ready, though it was to be; zero: it is, or is not to be
 	batch schema.Version // that trainers have begun
 
-	peers bool                // several ps stand by for each other
+	peers bool                // several ps hold replicas for each other
 	kept  []schema.KeptReport // what each ps keeps
 	took  time.Duration       // to tell them the last version
 
@@ -624,14 +625,14 @@ type stoodBy struct {
 	bytes   uint64         // that were told
 }
 
-// noteStandby notes what others keep of a job.
-func (j *job) noteStandby(now time.Time, s *successor, grouped bool) {
-	j.stoodBy.batch, j.stoodBy.peers = schema.Version(j.coordinator.Status().Batch), grouped
-	j.stoodBy.note(now, j.coordinator.Replicas(now), s.is, s.gone)
+// noteReplica notes what others keep of a job.
+func (j *job) noteReplica(now time.Time, s *successor, grouped bool) {
+	j.replicaStatus.batch, j.replicaStatus.peers = schema.Version(j.coordinator.Status().Batch), grouped
+	j.replicaStatus.note(now, j.coordinator.Replicas(now), s.is, s.gone)
 }
 
-// note records the replicas of a job. by is the standby of its ps: nil if there is none, for the reason gone.
-func (s *stoodBy) note(now time.Time, k coordinator.ReplicaReport, by *follower, gone string) {
+// note records the replicas of a job. by is the ps that holds them: nil if there is none, for the reason gone.
+func (s *replicaStatus) note(now time.Time, k coordinator.ReplicaReport, by *follower, gone string) {
 	if by != s.by {
 		s.by, s.failure = by, ""
 	}
@@ -647,7 +648,7 @@ func (s *stoodBy) note(now time.Time, k coordinator.ReplicaReport, by *follower,
 }
 
 // has notes a version that is whole elsewhere; ready says that the job could go on with it.
-func (s *stoodBy) has(now time.Time, version schema.Version, failure string, ready bool) {
+func (s *replicaStatus) has(now time.Time, version schema.Version, failure string, ready bool) {
 	s.ready = ready && s.off == ""
 	fresh := version != s.version
 	if fresh {
@@ -671,12 +672,12 @@ func (s *stoodBy) has(now time.Time, version schema.Version, failure string, rea
 	}
 }
 
-// report returns the report; nil if no ps has ever stood by.
-func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
+// report returns the report; nil if no ps has ever held a replica.
+func (s *replicaStatus) report(now time.Time) *schema.ReplicaReport {
 	if !s.known {
 		return nil
 	}
-	p := &schema.StandbyReport{Off: schema.ClipFailure(s.off), Ready: s.ready, Version: s.version,
+	p := &schema.ReplicaReport{Off: schema.ClipFailure(s.off), Ready: s.ready, Version: s.version,
 		Failure: s.failure, Bytes: s.bytes, TookSeconds: schema.Real(s.took.Seconds()), Peers: s.peers, Kept: s.kept}
 	if s.version > 0 {
 		p.ToldMS = s.at.UnixMilli()
@@ -688,7 +689,7 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	case s.gone != "":
 		p.Failure = schema.ClipFailure(s.gone)
 	case !s.peers && s.by == nil:
-		p.Failure = "it has gone on here, and no ps stands by for this one"
+		p.Failure = "it has gone on here, and no ps holds replicas for this one"
 	}
 	if !s.since.IsZero() {
 		p.UnreadyMS = max(0, now.Sub(s.since).Milliseconds())
@@ -699,16 +700,16 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	return p
 }
 
-// goneText returns the text that there is no standby any more.
+// goneText returns the text that there is no replica any more.
 func (f *follower) goneText(why string) string {
 	return fmt.Sprintf("ps %s on %s %s", f.member.ServerID(), f.host, why)
 }
 
-// report returns a ps's report on the one that it stands by for.
-func (b *standby) report(now time.Time) *schema.StandsByReport {
+// report returns a ps's report on the one for which it holds replicas.
+func (b *primary) report(now time.Time) *schema.PrimaryReport {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := &schema.StandsByReport{URL: schema.Clip(fabric.WithoutUser(b.url)), Refused: schema.ClipFailure(b.refused)}
+	p := &schema.PrimaryReport{URL: schema.Clip(fabric.WithoutUser(b.url)), Refused: schema.ClipFailure(b.refused)}
 	if b.other != 0 {
 		silent := b.silent.For(now)
 		p.Reached, p.SilentMS = silent < cutMax && !b.cut.Lasts(), silent.Milliseconds()

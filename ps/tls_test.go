@@ -9,8 +9,9 @@ import (
 	"gradbus/schema"
 )
 
-// Over TLS with certificates on both sides another ps has a whole version of a job: one that stands by, and each of two
-// that do so for each other. Each of these hears the other's shards, and may hear its own, within its process.
+// Over TLS with certificates on both sides another ps has a whole version of a job: one that holds the replica, and
+// each of two that do so for each other. Each of these hears the other's shards, and may hear its own, within its
+// process.
 func TestReplicationOverTLS(t *testing.T) {
 	t.Parallel()
 	ours := certtest.NewAuthority(t)
@@ -31,7 +32,7 @@ func TestReplicationOverTLS(t *testing.T) {
 		}
 		m, stop, told := trainKept(t, s, l) // on the first alone
 		b, _ := startWatched(t, other)
-		p := told("a version that is whole elsewhere", func(p *schema.StandbyReport) bool { return p.Ready })
+		p := told("a version that is whole elsewhere", func(p *schema.ReplicaReport) bool { return p.Ready })
 		if p.Version == 0 || p.Peers != peers || p.Failure != "" {
 			t.Errorf("%+v", p)
 		}

@@ -105,7 +105,7 @@ func TestOtherVersionsHaveNoShards(t *testing.T) {
 		there := all[i].listAll()
 		stand := slices.DeleteFunc(slices.Clone(there), func(a leaseRecord) bool { return !a.Stands })
 		if ids(there) != "abcd" || ids(stand) != want {
-			t.Errorf("ps %c sees %q, of which %q stand by, want all and %q", 'a'+i, ids(there), ids(stand), want)
+			t.Errorf("ps %c sees %q, of which %q hold replicas, want all and %q", 'a'+i, ids(there), ids(stand), want)
 		}
 	}
 }

@@ -392,8 +392,8 @@ type Kept struct {
 	Failure string `json:"failure,omitempty" check:"failure"`
 }
 
-// RefusedElsewhere is the reason of a Refused by a standby: the ps that has the job is running, at Have, as far as it
-// knows.
+// RefusedElsewhere is the reason of a Refused by the ps with the replica: the ps that has the job is running, at Have,
+// as far as it knows.
 const RefusedElsewhere = "elsewhere"
 
 // Drain asks a ps to end as after an interrupt: its jobs are handed over, or their last versions made durable. It goes
@@ -420,6 +420,6 @@ type JobProgress struct {
 	Job     JobName `json:"job"`
 	Version Version `json:"version"`                  // batches that trainers have begun, as far as they have said
 	Durable Version `json:"durable,omitempty"`        // the newest; 0: nothing is
-	Kept    Version `json:"kept,omitempty"`           // that several ps keep which stand by for each other; 0: they do not
+	Kept    Version `json:"kept,omitempty"`           // of the replicas that several ps hold for each other; 0: there are none
 	To      string  `json:"to,omitempty" check:"url"` // address of the ps that it is handed over to; empty: none
 }

@@ -182,7 +182,7 @@ type ServerReport struct {
 
 	Refused []RefusedReport `json:"refused,omitempty"` // joins refused in the last minutes, the latest last
 
-	StandsBy *StandsByReport `json:"stands_by,omitempty"` // nil if it has no replica of other ps
+	Primary *PrimaryReport `json:"stands_by,omitempty"` // nil if it has no replica of other ps
 }
 
 // ServerState is the state of a ps after a request to stop.
@@ -282,7 +282,7 @@ type JobReport struct {
 	Keepers     []string       `json:"keepers"`           // ids of the ps that serve its shards
 
 	Durability *DurabilityReport `json:"durability,omitempty"` // nil from a ps that does not report it
-	Standby    *StandbyReport    `json:"standby,omitempty"`    // nil if no ps has had a replica
+	Replica    *ReplicaReport    `json:"standby,omitempty"`    // nil if no ps has had a replica
 }
 
 // DurabilityReport is the durable version of a job, and its age.

@@ -68,25 +68,25 @@ func testDurableReport() *Telemetry {
 	return p
 }
 
-// testStandbyReport tells of a job that another ps stands by for, and of one that this ps stands by for.
-func testStandbyReport() *Telemetry {
+// testReplicaReport tells of a job that another ps holds replicas for, and of one that this ps holds replicas for.
+func testReplicaReport() *Telemetry {
 	p := testServerReport()
-	p.Server.Jobs[0].Standby = &StandbyReport{Server: "box-4223", URL: "nats://10.0.0.2:4222", Ready: true, Version: 16,
+	p.Server.Jobs[0].Replica = &ReplicaReport{Server: "box-4223", URL: "nats://10.0.0.2:4222", Ready: true, Version: 16,
 		ToldMS: 1700000002900, TookSeconds: 0.0625, Bytes: 65536, LateMS: 100}
-	p.Server.StandsBy = &StandsByReport{URL: "nats://10.0.0.2:4222", Reached: true, SilentMS: 200, Jobs: []HeldReport{
+	p.Server.Primary = &PrimaryReport{URL: "nats://10.0.0.2:4222", Reached: true, SilentMS: 200, Jobs: []HeldReport{
 		{Job: "digits", RunID: sampleRun + 1, Version: 7, Lost: "its ps has ended"},
 		{Job: "large", RunID: sampleRun + 2, Failure: "job large needs 9 bytes, and 8 of this server's 8 are free"}}}
 	return p
 }
 
-// testPeersReport tells of a job whose ps stand by for each other, and of what this one keeps of others.
+// testPeersReport tells of a job whose ps hold replicas for each other, and of what this one keeps of others.
 func testPeersReport() *Telemetry {
 	p := testServerReport()
-	p.Server.Jobs[0].Standby = &StandbyReport{Peers: true, Ready: true, Version: 16, ToldMS: 1700000002900,
+	p.Server.Jobs[0].Replica = &ReplicaReport{Peers: true, Ready: true, Version: 16, ToldMS: 1700000002900,
 		TookSeconds: 0.0625, Bytes: 65536, Kept: []KeptReport{
 			{Server: "box-4222", Of: []string{"box-4222", "box-4223"}, Ready: true, Version: 16},
 			{Server: "box-4223", Of: []string{"box-4223", "box-4222"}, Failure: "no room"}}}
-	p.Server.StandsBy = &StandsByReport{Peers: true, Reached: true, Jobs: []HeldReport{
+	p.Server.Primary = &PrimaryReport{Peers: true, Reached: true, Jobs: []HeldReport{
 		{Job: "digits", RunID: sampleRun + 1, Of: []string{"box-4223"}, Version: 7}}}
 	return p
 }
@@ -151,7 +151,7 @@ func reportSamples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	standby, err := encodeReport(Head{}, testStandbyReport())
+	replica, err := encodeReport(Head{}, testReplicaReport())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,12 +160,12 @@ func reportSamples(t testing.TB) []sample {
 		t.Fatal(err)
 	}
 	return []sample{{"beat-trainer", trainer}, {"beat-server", server}, {"beat-disks", disks}, {"beat-refused", refused},
-		{"beat-durable", durable}, {"beat-buckets", buckets}, {"beat-standby", standby}, {"beat-peers", peers}}
+		{"beat-durable", durable}, {"beat-buckets", buckets}, {"beat-standby", replica}, {"beat-peers", peers}}
 }
 
 func TestReportSurvives(t *testing.T) {
 	for _, want := range []*Telemetry{testTrainerReport(), testServerReport(), testDurableReport(),
-		testStandbyReport(), testPeersReport()} {
+		testReplicaReport(), testPeersReport()} {
 		frame, err := encodeReport(Head{Job: 9}, want)
 		check(t, err)
 		v, err := Verify(frame, Limits{})
@@ -266,21 +266,21 @@ func TestReportRefused(t *testing.T) {
 	}
 }
 
-func TestStandbyReportRefused(t *testing.T) {
+func TestReplicaReportRefused(t *testing.T) {
 	for name, c := range map[string]changedReport{
-		"told": {testStandbyReport, func(p *Telemetry) { p.Server.Jobs[0].Standby.ToldMS = -1 }, "told_ms -1"},
-		"held": {testStandbyReport, func(p *Telemetry) {
-			p.Server.StandsBy.Jobs = make([]HeldReport, TelemetryJobsMax+1)
+		"told": {testReplicaReport, func(p *Telemetry) { p.Server.Jobs[0].Replica.ToldMS = -1 }, "told_ms -1"},
+		"held": {testReplicaReport, func(p *Telemetry) {
+			p.Server.Primary.Jobs = make([]HeldReport, TelemetryJobsMax+1)
 		}, "jobs of 257"},
-		"held job": {testStandbyReport, func(p *Telemetry) { p.Server.StandsBy.Jobs[0].Job = "a.b" }, `job "a.b"`},
-		"lost": {testStandbyReport, func(p *Telemetry) {
-			p.Server.StandsBy.Jobs[0].Lost = strings.Repeat("x", FailureBytesMax+1)
+		"held job": {testReplicaReport, func(p *Telemetry) { p.Server.Primary.Jobs[0].Job = "a.b" }, `job "a.b"`},
+		"lost": {testReplicaReport, func(p *Telemetry) {
+			p.Server.Primary.Jobs[0].Lost = strings.Repeat("x", FailureBytesMax+1)
 		}, "lost of 513 bytes"},
 		"kept": {testPeersReport, func(p *Telemetry) {
-			p.Server.Jobs[0].Standby.Kept = make([]KeptReport, TelemetryKeptMax+1)
+			p.Server.Jobs[0].Replica.Kept = make([]KeptReport, TelemetryKeptMax+1)
 		}, "kept of 257"},
 		"kept failure": {testPeersReport, func(p *Telemetry) {
-			p.Server.Jobs[0].Standby.Kept[1].Failure = strings.Repeat("x", FailureBytesMax+1)
+			p.Server.Jobs[0].Replica.Kept[1].Failure = strings.Repeat("x", FailureBytesMax+1)
 		}, "failure of 513 bytes"},
 	} {
 		c.refused(t, name)

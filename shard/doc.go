@@ -10,7 +10,7 @@
 //     its rounds. Package round has the sums and the clocks: which rounds trainers share, when a round closes, and who
 //     receives its result. No file in this package reads the consistency mode.
 //   - model.go: the parameters and tables of the shard. lookups.go: answers to requests, immediate or parked.
-//     standby.go: copies of versions. Package state has values and optimizers.
+//     replica.go: copies of versions. Package state has values and optimizers.
 //   - Package endpoint puts a shard behind the windows of its contributors.
 //   - Package shardtest has jobs, frames and a naive model of a job for tests.
 //

@@ -68,7 +68,7 @@ type simulation struct {
 	asked   schema.Sequence
 	waited  *int       // where not nil: counts the answers to these
 	copies  []*copied  // by shard; nil where nothing is copied
-	replica *mirrored  // nil where no ps stands by
+	replica *mirrored  // nil where no ps has a replica
 	old     []delivery // of batches that are over
 	sent    []delivery // of this batch
 	counts  map[schema.Reason]int

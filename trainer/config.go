@@ -114,7 +114,7 @@ type Config struct {
 	LeaveWithin time.Duration
 
 	rejoin   schema.RunID      // run whose job the trainer rejoins; 0: none
-	standby  string            // URL of the ps where the job continues if Server is lost; empty: none
+	replica  string            // URL of the ps where the job continues if Server is lost; empty: none
 	key      *uint64           // schema.Join.Key of all joins until one is answered
 	number   uint64            // schema.Join.Number of this session
 	rejoinAt schema.Generation // generation of its slot in that run

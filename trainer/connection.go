@@ -44,7 +44,7 @@ type connection struct {
 	complete     atomic.Bool            // the last run of batches succeeded, and no other has begun
 	heartbeatDue atomic.Bool            // a heartbeat is due at once
 	clock        sync.WaitGroup         // the goroutines of keepTime and of links
-	standby      atomic.Pointer[string] // URL of the ps where the job continues if its ps is lost; nil: no replica
+	replica      atomic.Pointer[string] // URL of the ps where the job continues if its ps is lost; nil: no replica
 	asking       atomic.Bool            // the replica's ps is being asked
 	ending       sync.Mutex             // guards the end of ctx by close, after which no goroutine starts. A leaf
 	controls     chan schema.Control
@@ -71,7 +71,7 @@ func newConnection(config Config, job *schema.Job, joined schema.Joined) (*conne
 	c := &connection{config: config, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
 		owners: map[string]int{}, controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1),
 		epoch: time.Now(), retry: time.NewTimer(time.Hour)}
-	c.setStandby(joined.Replica)
+	c.setReplica(joined.Replica)
 	c.setFail()
 	c.retry.Stop()
 	return c, c.findServers()

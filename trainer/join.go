@@ -302,7 +302,7 @@ const busyWithin = 30 * time.Second
 // alternates between that ps and its own.
 func (j *joiner) patience() time.Duration {
 	switch {
-	case j.config.promised > 0 && j.config.standby != "":
+	case j.config.promised > 0 && j.config.replica != "":
 		return 0
 	case j.config.promised > 0:
 		return j.config.RetryAfter

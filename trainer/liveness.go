@@ -207,16 +207,16 @@ func (c *connection) controlChanged(state fabric.State) {
 // askEvery is the interval between two queries of the replica's ps, and between two joins there.
 const askEvery = 20 * time.Millisecond
 
-// setStandby sets the address where the job continues if its ps is lost.
-func (c *connection) setStandby(url string) {
+// setReplica sets the address where the job continues if its ps is lost.
+func (c *connection) setReplica(url string) {
 	if url != "" {
-		c.standby.Store(&url)
+		c.replica.Store(&url)
 	}
 }
 
-// standbyAt returns the address where the job continues if its ps is lost; empty without a replica.
-func (c *connection) standbyAt() string {
-	if url := c.standby.Load(); url != nil {
+// replicaAt returns the address where the job continues if its ps is lost; empty without a replica.
+func (c *connection) replicaAt() string {
+	if url := c.replica.Load(); url != nil {
 		return *url
 	}
 	return ""
@@ -226,7 +226,7 @@ func (c *connection) standbyAt() string {
 func (c *connection) serverLost() {
 	c.ending.Lock()
 	defer c.ending.Unlock()
-	url := c.standbyAt()
+	url := c.replicaAt()
 	if url == "" || c.ctx.Err() != nil || c.asking.Swap(true) {
 		return
 	}
@@ -235,8 +235,8 @@ func (c *connection) serverLost() {
 		defer c.clock.Done()
 		defer c.asking.Store(false)
 		for c.ctx.Err() == nil && !c.connected() {
-			if err := c.askStandby(url); err != nil && c.ctx.Err() == nil {
-				c.config.Log.Debug("standby does not answer", "at", fabric.WithoutUser(url), "err", err)
+			if err := c.askReplica(url); err != nil && c.ctx.Err() == nil {
+				c.config.Log.Debug("replica does not answer", "at", fabric.WithoutUser(url), "err", err)
 			}
 			select {
 			case <-time.After(askEvery):
@@ -246,9 +246,9 @@ func (c *connection) serverLost() {
 	}()
 }
 
-// askStandby asks until servers are reachable again, or until the answer is that the run is lost; then it ends the
+// askReplica asks until servers are reachable again, or until the answer is that the run is lost; then it ends the
 // session.
-func (c *connection) askStandby(url string) error {
+func (c *connection) askReplica(url string) error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.config.AnswerWithin)
 	defer cancel()
 	config, answers := c.config, make(chan schema.Control, 1)
@@ -289,9 +289,9 @@ func (c *connection) askStandby(url string) error {
 	return nil
 }
 
-// atStandby returns the configuration for a join at the replica's ps.
-func (c Config) atStandby() Config {
-	c.Server, c.CredsFile, c.standby = c.standby, "", ""
+// atReplica returns the configuration for a join at the replica's ps.
+func (c Config) atReplica() Config {
+	c.Server, c.CredsFile, c.replica = c.replica, "", ""
 	return c
 }
 

@@ -159,7 +159,7 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 	case c.LR != nil:
 		return r.lr.takeLR(c.LR)
 	case c.Start != nil && c.Start.Replica != "": // of a job that has started before
-		r.setStandby(c.Start.Replica)
+		r.setReplica(c.Start.Replica)
 		return nil
 	case c.Refused != nil && subject.To == string(schema.All): // it concerns a trainer for which this one waits
 		r.config.Log.Warn("another trainer was refused", "job", r.job.Name, "member", r.joined.Member, "reason",

@@ -65,13 +65,13 @@ func (r *restart) joined(m *membership) {
 // other trainers have continued without it, or a ps was lost that had durable versions of the job or a replica.
 func (r *restart) follows(m *membership, err error) bool {
 	return errors.Is(err, errReplaced) ||
-		errors.Is(err, ErrServerLost) && (m.joined.Durable || m.standbyAt() != "")
+		errors.Is(err, ErrServerLost) && (m.joined.Durable || m.replicaAt() != "")
 }
 
 // join starts the join of the run that follows a membership ended by err.
 func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining {
 	c := &r.config
-	c.Server, c.standby, c.rejoin = m.config.Server, m.standbyAt(), m.joined.RunID
+	c.Server, c.replica, c.rejoin = m.config.Server, m.replicaAt(), m.joined.RunID
 	c.Resume, c.rejoinAt, c.promised = !errors.Is(err, errReplaced), m.joined.Generation, 0
 	c.Log.Warn("rejoining job", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
 	j := &rejoining{done: make(chan struct{})}
@@ -107,8 +107,8 @@ func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership,
 	sent := false
 	for began := time.Now(); ; {
 		pause := rejoinEvery
-		if c.standby != "" && c.rejoin != 0 && c.Resume {
-			at := c.atStandby()
+		if c.replica != "" && c.rejoin != 0 && c.Resume {
+			at := c.atReplica()
 			at.promised = c.rejoinAt
 			s, err := join(ctx, at, job, askEvery)
 			if err == nil {
@@ -125,13 +125,13 @@ func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership,
 			}
 		}
 		s, err := join(ctx, c, job, c.RetryAfter)
-		if !sent && c.standby == "" && c.redirected(err) {
+		if !sent && c.replica == "" && c.redirected(err) {
 			sent = true
 			continue
 		}
 		again := errors.Is(err, errReplaced) || errors.Is(err, errNoParameters) || errors.Is(err, errUnknownMember) ||
 			c.rejoin != 0 && c.Resume && mayReturn(err) ||
-			c.standby != "" && (errors.Is(err, errBusy) || errors.Is(err, errElsewhere))
+			c.replica != "" && (errors.Is(err, errBusy) || errors.Is(err, errElsewhere))
 		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) {
 			began = time.Now() // it had a slot
 		}

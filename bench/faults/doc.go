@@ -2,7 +2,7 @@
 // measures what that costs: how long no batch was complete, how long detection took, and how many batches were computed
 // again. Each job's weights are compared, bit by bit, with those of one in which nothing happened.
 //
-//   - faults.go runs jobs and kills. server.go is the ps: one, two that stand by for each other, or several
+//   - faults.go runs jobs and kills. server.go is the ps: one, two that hold replicas for each other, or several
 //     with shards of each job, and a NATS server.
 //   - member.go is a trainer of them, which tells of every batch; cut.go cuts its connections, and links between
 //     processes.

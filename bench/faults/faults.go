@@ -373,7 +373,7 @@ func (j *job) fault() error {
 	if victims > len(order) {
 		return nil
 	}
-	if k.ps && j.Replicas > 0 && !j.stoodBy() {
+	if k.ps && j.Replicas > 0 && !j.withReplica() {
 		k.name += early
 	}
 	chosen := order[:victims]

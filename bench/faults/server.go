@@ -122,15 +122,15 @@ func (b *bench) told(number int, line string) {
 		strings.Contains(line, "job failed: ps "),
 		strings.Contains(line, "the ps that coordinates the job has ended"):
 		b.notices = append(b.notices, time.Now())
-	case strings.Contains(line, "replica complete"):
+	case strings.Contains(line, "shards created"):
 		b.hosting[number]++
 	case strings.Contains(line, "job freed"):
 		b.hosting[number]--
-	case strings.Contains(line, "standing by with all shards of the job"):
+	case strings.Contains(line, "replicas of all shards complete"):
 		b.kept = true
 	case strings.Contains(line, "storing replica of job"):
 		b.kept, b.whole[number] = false, false
-	case strings.Contains(line, "standing by with all of a job"):
+	case strings.Contains(line, "job replicated"):
 		b.whole[number] = true
 	case strings.Contains(line, "job registered"):
 		b.serving, b.whole[number], b.kept = number, false, false
@@ -170,8 +170,8 @@ func (b *bench) victim() *server {
 	return b.ps[order[0]]
 }
 
-// stoodBy reports whether the job would go on if its ps were lost now.
-func (b *bench) stoodBy() bool {
+// withReplica reports whether the job would go on if its ps were lost now.
+func (b *bench) withReplica() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.nats != nil {

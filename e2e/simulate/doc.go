@@ -22,8 +22,8 @@
 //     the jobs, recovery_host_test.go the test.
 //   - planted_test.go plants the defects of package internal/planted, which seeds have to find.
 //   - simulate_test.go draws faults, and checks.
-//   - servers_test.go is the servers: one, two that stand by for each other, or several with shards of one job, and a
-//     control server.
+//   - servers_test.go is the servers: one, two that hold replicas for each other, or several with shards of one job,
+//     and a control server.
 //   - system_test.go is the trainers, and what is checked of all.
 //   - workload_test.go is what they train.
 package simulate

@@ -34,7 +34,7 @@ var defects = []struct {
 	{planted.AnswerWithOldRows, "a parked lookup answered with old rows", 5},
 	{planted.ReadChangedRows, "rows of a batch under way that have changed", 120},
 	{planted.SkipEmptyBatch, "the weights of a batch without samples", 400},
-	{planted.SkipReplicaSteps, "steps of rows that a standby is not told of", 60},
+	{planted.SkipReplicaSteps, "steps of rows that a replica is not told of", 60},
 	{planted.KeepFirstPieces, "stretches of parameters that stay as they were told first", 60},
 	{planted.SkipFolderSync, "a name in a folder that is not brought to the disk", 400},
 	{planted.SkipFileSync, "a file that is not brought to the disk", 400},

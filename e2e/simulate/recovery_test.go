@@ -129,8 +129,8 @@ func runRow(t *testing.T, row recoveryRow, backend cuda.Backend) recoveryResult 
 	return r.result(outcome)
 }
 
-// startGroup starts the servers: one; two of which each stands by for the other; or two that share a control server,
-// each with a shard of the job.
+// startGroup starts the servers: one; two of which each holds replicas for the other; or two that share a control
+// server, each with a shard of the job.
 func (r *recovery) startGroup() {
 	replica := r.row.keeps == keepsReplica
 	servers, shared := 1, r.row.shards > 1 && !replica
@@ -155,7 +155,7 @@ func (r *recovery) startGroup() {
 		if shared {
 			v.url = r.nats.URL()
 		} else if replica {
-			v.standby = fmt.Sprintf("memory://local:%d", 4223-i)
+			v.replica = fmt.Sprintf("memory://local:%d", 4223-i)
 		}
 		v.checkpoints = checkpoint.Policy{Batches: versionEvery}
 		owner := v

@@ -17,7 +17,7 @@ type server struct {
 	*ps.Server
 	host         *fabric.Bus
 	id, dir      string
-	url, standby string
+	url, replica string
 	port         int
 	shards       int               // of each job; 0: drawn
 	checkpoints  checkpoint.Policy // how often versions are written down
@@ -35,7 +35,7 @@ type server struct {
 // start starts a server at the address that it always has.
 func (s *system) start(v *server) {
 	config := ps.Config{Port: v.port, ID: v.id, Shards: v.shards, Deadline: 3 * time.Second,
-		Checkpoints: v.checkpoints, Peer: v.standby}
+		Checkpoints: v.checkpoints, Peer: v.replica}
 	config.Checkpoints.Dir = v.dir
 	if v.shards == 0 {
 		config.Shards = 1 + s.r.IntN(3)
@@ -43,7 +43,7 @@ func (s *system) start(v *server) {
 	if s.nats != nil {
 		config.NATS = s.nats.URL()
 	}
-	if v.standby != "" || s.nats != nil && s.peers {
+	if v.replica != "" || s.nats != nil && s.peers {
 		config.Replicas = 1
 	}
 	setClock(&v.off)
@@ -57,7 +57,7 @@ func (s *system) start(v *server) {
 	v.Server = started
 }
 
-// startServers starts the servers: one, two that stand by for each other, or with a control server several.
+// startServers starts the servers: one, two that hold replicas for each other, or with a control server several.
 func (s *system) startServers(n int) {
 	urls := []string{"memory://local:4222", "memory://local:4223", "memory://local:4224"}
 	for i := range n {
@@ -66,7 +66,7 @@ func (s *system) startServers(n int) {
 		if s.nats != nil {
 			v.url = s.nats.URL()
 		} else if n > 1 {
-			v.standby = urls[1-i]
+			v.replica = urls[1-i]
 		}
 		if s.nats != nil && i > 0 { // all write to one folder
 			v.dir, v.disk = s.servers[0].dir, s.servers[0].disk
@@ -230,8 +230,8 @@ func (s *system) takesOver(server string) {
 	}
 }
 
-// another is the number of the server that a trainer names in place of the first. Of two that stand by for each other,
-// all trainers of a new job name the first: only where the job is at the other one that is named.
+// another is the number of the server that a trainer names in place of the first. Of two that hold replicas for each
+// other, all trainers of a new job name the first: only where the job is at the other one that is named.
 func (s *system) another() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,8 +266,8 @@ func (s *system) doubtLocked(v *server) {
 	}
 }
 
-// begins checks that a run which begins at a version has lost nothing that was durable. Of two servers that stand by
-// for each other another one may have gone on, from memory and a little less.
+// begins checks that a run which begins at a version has lost nothing that was durable. Of two servers that hold
+// replicas for each other another one may have gone on, from memory and a little less.
 func (s *system) begins(version schema.Version) {
 	want := schema.Version(0)
 	for _, v := range s.servers {

@@ -35,9 +35,9 @@ type system struct {
 	rests   bool           // nothing happens for a while
 	splits  bool           // the network is split in two, with a server of a pair in each half
 	resting atomic.Bool    // nothing happens now
-	servers []*server      // one, or two of which each stands by for the other; with nats, all have shards of one job
+	servers []*server      // one, or two of which each holds replicas for the other; with nats, all have shards of one job
 	nats    *fabric.Server // carries control between servers; nil: each has its own
-	peers   bool           // these stand by for each other
+	peers   bool           // these hold replicas for each other
 	log     *slog.Logger
 
 	all  sync.WaitGroup

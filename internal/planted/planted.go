@@ -28,7 +28,7 @@ const (
 	TakeUnreachableForEnded
 	// GoOnWithMinority: less than half of the trainers go on elsewhere.
 	GoOnWithMinority
-	// SkipReplicaSteps: steps of rows that a standby is not told of.
+	// SkipReplicaSteps: steps of rows that a replica is not told of.
 	SkipReplicaSteps
 	// KeepFirstPieces: stretches of parameters that stay as they were told first.
 	KeepFirstPieces

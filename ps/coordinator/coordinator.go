@@ -98,7 +98,7 @@ type Coordinator struct {
 	ticks        liveness.Ticks
 	gathering    gathering
 	blind        liveness.Silence // since nothing can be heard
-	standby      standbyAt
+	successor    successor
 	record       voterRecord
 	lr           learningRates
 	checkpoints  checkpointing
@@ -175,7 +175,7 @@ type Outcome struct {
 
 // Outcome returns how the run has ended.
 func (c *Coordinator) Outcome() Outcome {
-	o := Outcome{Failed: c.failed, Began: !c.started.IsZero(), LacksQuorum: c.standby.lacksQuorum(c.members.voters()),
+	o := Outcome{Failed: c.failed, Began: !c.started.IsZero(), LacksQuorum: c.successor.lacksQuorum(c.members.voters()),
 		Joiners: slices.Concat(c.admission.former, c.members.joiners())}
 	if c.state.IsOver() && c.failed == nil && o.Began {
 		o.PutOff = c.newcomers.names()
@@ -332,7 +332,7 @@ func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Deci
 func (c *Coordinator) Restart(how schema.End, who schema.Member, text string) []Decision {
 	decisions := c.end(cmp.Or(how, c.members.endBy(who)), who, text)
 	if decisions != nil {
-		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.replicas.whole > 0
+		c.failed.Back = c.config.Checkpoints != nil || c.successor.url != "" || c.replicas.whole > 0
 		if c.failed.Back && c.onLoss.restarts() {
 			decisions[0].Note = c.failed.Text
 		}
@@ -366,7 +366,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	switch {
 	case c.state == Running && j.Run == c.config.RunID && c.members.hasPromised(j):
 		return postponed(from, fmt.Sprintf("the trainer on %s has promised the ps at %s to follow it, and can return when its "+
-			"slot is free", j.Host, c.standby.url))
+			"slot is free", j.Host, c.successor.url))
 	case len(c.config.Voters) > 0 && !IsVoter(c.config.Voters, j.Number) && c.state.Gathers():
 		return postponed(from, "more than half of the trainers of the job's last run must join first: its ps may still be "+
 			"running")
@@ -448,7 +448,7 @@ func (c *Coordinator) joined(i int) Decision {
 		Peers: peers, WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
 		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
 		Version: version, Resumed: c.config.Resume.version(),
-		Durable: c.config.Checkpoints != nil || c.record.decides, Replica: c.standby.url,
+		Durable: c.config.Checkpoints != nil || c.record.decides, Replica: c.successor.url,
 	}}}
 }
 
@@ -622,7 +622,7 @@ func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept)
 		return nil
 	}
 	if len(h.from) > 0 { // it has a replica, and does not only send one
-		c.standby.heard(said.Serial)
+		c.successor.heard(said.Serial)
 	}
 	return c.replicate(c.replicas.heard(now, h, said))
 }
@@ -643,7 +643,7 @@ func (c *Coordinator) replicate(tell bool, note string) (decisions []Decision) {
 	if tell {
 		voters := c.members.voters()
 		decisions = c.replicas.keeps(voters, c.lr.decided)
-		c.standby.tell(c.replicas.serial, voters)
+		c.successor.tell(c.replicas.serial, voters)
 	}
 	if note != "" && decisions == nil {
 		return []Decision{{Note: note}}
@@ -723,7 +723,7 @@ type MemberStatus struct {
 func (c *Coordinator) Status() Status {
 	s := Status{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String(),
 		Durable:   max(c.checkpoints.durable.version, c.config.Resume.version()),
-		Elsewhere: c.standby.silent && c.standby.url != ""}
+		Elsewhere: c.successor.silent && c.successor.url != ""}
 	if i := c.shardServers.unheard(); i >= 0 {
 		s.Unheard = c.shardServers[i].name()
 	}

@@ -257,7 +257,7 @@ func (k *replicas) heard(now time.Time, h *holder, said *schema.Kept) (tell bool
 		return k.nameVersion(now), ""
 	case k.whole != k.at && held(func(s *schema.Kept) bool { return s.Next == k.at || s.Version == k.at }):
 		if k.whole == 0 {
-			note = fmt.Sprintf("standing by with all shards of the job: it would go on at version %d", k.at)
+			note = fmt.Sprintf("replicas of all shards complete: the job would continue at version %d", k.at)
 		}
 		k.whole, k.wholeAt = k.at, now
 		return true, note

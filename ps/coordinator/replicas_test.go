@@ -12,7 +12,7 @@ import (
 	"gradbus/shard/shardtest"
 )
 
-// somePeers are ps that stand by, a, b and so on, of which each has drawn its number.
+// somePeers are ps that hold replicas, a, b and so on, of which each has drawn its number.
 func somePeers(n int) (all []Peer) {
 	for i := range n {
 		all = append(all, Peer{ID: string(rune('a' + i)), Incarnation: uint64(i + 1), Keeps: true})
@@ -71,7 +71,7 @@ func TestWhoKeepsWhat(t *testing.T) {
 	} {
 		got := told(keepingCoordinator(t, c.hosts, 2).Peers(time.Now(), somePeers(c.peers)))
 		if !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%d ps with shards of %d that stand by: %v, want %v", c.hosts, c.peers, got, c.want)
+			t.Errorf("%d ps with shards of %d that hold replicas: %v, want %v", c.hosts, c.peers, got, c.want)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestVersionsThatAreKept(t *testing.T) {
 	}
 }
 
-// What is told of a job whose ps stand by for each other, second by second.
+// What is told of a job whose ps hold replicas for each other, second by second.
 func TestPeersOfAJob(t *testing.T) {
 	c := keepingCoordinator(t, 2, 1)
 	c.state = Gathering

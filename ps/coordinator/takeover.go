@@ -163,7 +163,7 @@ const goOnSoon = "new ones that come within a minute go on from the newest durab
 // offer gives vacant slots to trainers, once all shard servers know that they are vacant. The caller tells shard
 // servers what has changed.
 func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
-	if c.standby.lacksQuorum(c.members.voters()) {
+	if c.successor.lacksQuorum(c.members.voters()) {
 		return nil
 	}
 	for i := range c.members {
@@ -275,7 +275,7 @@ func (c *Coordinator) tickRunning(now time.Time) (decisions []Decision) {
 	if !c.state.IsOver() && c.detector.replaces(c.members) {
 		i, why := c.members.abandoned(now, c.config.Deadline)
 		switch {
-		case c.standby.lacksQuorum(c.members.voters()): // the job waits until it is known where it continues
+		case c.successor.lacksQuorum(c.members.voters()): // the job waits until it is known where it continues
 		case i >= 0 && !c.members.anyHere() && c.config.Checkpoints != nil:
 			decisions = append(decisions, c.Restart("", schema.TrainerMember(i), why+"; "+goOnSoon)...)
 		case i >= 0:

@@ -49,8 +49,8 @@ func (r *voterRecord) mayReassign(i int) bool {
 		!slices.ContainsFunc(r.written, func(v schema.Voter) bool { return v.Member == schema.TrainerMember(i) })
 }
 
-// standbyAt is where the job continues when this ps is lost.
-type standbyAt struct {
+// successor is where the job continues when this ps is lost.
+type successor struct {
 	url      string       // empty: nowhere
 	silent   bool         // trainers that are lost may have continued there
 	silentAt int          // serial that it was told last when it became silent: it has to confirm a later one
@@ -64,21 +64,21 @@ type votersTold struct {
 }
 
 // tell notes that the replica is told of voters.
-func (s *standbyAt) tell(serial int, voters []schema.Voter) {
+func (s *successor) tell(serial int, voters []schema.Voter) {
 	if n := len(s.told); n == 0 || !slices.Equal(s.told[n-1].voters, voters) {
 		s.told = append(s.told, votersTold{serial, voters})
 	}
 }
 
 // becomesSilent notes that the replica's ps is not heard any more, which was told a serial last.
-func (s *standbyAt) becomesSilent(serial int) {
+func (s *successor) becomesSilent(serial int) {
 	if !s.silent {
 		s.silent, s.silentAt = true, serial
 	}
 }
 
 // heard notes that the replica has confirmed a serial.
-func (s *standbyAt) heard(serial int) {
+func (s *successor) heard(serial int) {
 	if serial > s.silentAt {
 		s.silent = false
 	}
@@ -89,7 +89,7 @@ func (s *standbyAt) heard(serial int) {
 
 // lacksQuorum reports whether the replica's ps is not heard, and more than half of the trainers of some list that it may
 // have are gone: they may continue the job there.
-func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
+func (s *successor) lacksQuorum(here []schema.Voter) bool {
 	return s.silent && s.url != "" && slices.ContainsFunc(s.told, func(t votersTold) bool {
 		return 2*CountVoters(t.voters, func(number uint64) bool {
 			return slices.ContainsFunc(here, func(h schema.Voter) bool { return h.Number == number })
@@ -106,17 +106,17 @@ func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
 	return c.start(now)
 }
 
-// StandsBy notes the URL at which the job continues when this ps is lost; empty: no other ps continues it, since the one
-// that could have has left, or an operator says that it has ended. It returns the URL that trainers know.
-func (c *Coordinator) StandsBy(url string) (was string) {
-	was = c.standby.url
+// SetSuccessor notes the URL at which the job continues when this ps is lost; empty: no other ps continues it, since
+// the one that could have has left, or an operator says that it has ended. It returns the URL that trainers know.
+func (c *Coordinator) SetSuccessor(url string) (was string) {
+	was = c.successor.url
 	if url == "" {
-		c.standby = standbyAt{}
+		c.successor = successor{}
 	}
-	c.standby.url = url
+	c.successor.url = url
 	return was
 }
 
-// StandbySilent notes that the ps with the replica is not heard any more. It may continue the job from now on, until it
-// confirms that it has heard this one again.
-func (c *Coordinator) StandbySilent() { c.standby.becomesSilent(c.replicas.serial) }
+// SuccessorSilent notes that the ps with the replica is not heard any more. It may continue the job from now on, until
+// it confirms that it has heard this one again.
+func (c *Coordinator) SuccessorSilent() { c.successor.becomesSilent(c.replicas.serial) }

@@ -74,7 +74,7 @@ func TestRunStartsWithoutVotersOnceTheEarlierHasEnded(t *testing.T) {
 // The coordinator of a run reassigns no lane while fewer than half of the voters are here that its replica may know:
 // those of the last list that it has confirmed, and of later ones.
 func TestQuorumCountsWhatTheReplicaMayKnow(t *testing.T) {
-	s := standbyAt{url: "nats://b", silent: true, silentAt: 9}
+	s := successor{url: "nats://b", silent: true, silentAt: 9}
 	s.tell(1, votersOf(10, 11, 12))
 	s.tell(2, votersOf(10, 11, 12))
 	s.tell(3, votersOf(10, 11, 99)) // the slot of 12 has a newcomer
@@ -98,7 +98,7 @@ func TestQuorumCountsWhatTheReplicaMayKnow(t *testing.T) {
 
 // A coordinator that has lost its replica from sight may be replaced until the replica confirms what it was told since.
 func TestReplicaConfirmsThatItHearsTheCoordinator(t *testing.T) {
-	var s standbyAt
+	var s successor
 	s.becomesSilent(5)
 	s.becomesSilent(8) // still
 	for _, c := range []struct {

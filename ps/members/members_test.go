@@ -182,7 +182,7 @@ films films/t
 films films/t3x
 films films
 films coordinator
-films standby/a
+films replica/a
 films *.*/t3
 films films/t3/t4
 every ps/t0

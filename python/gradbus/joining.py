@@ -37,7 +37,7 @@ def say_policy(name: str, joined: Mapping[str, Any], chosen: bool, missing: Opti
     if job["policy"] != "fail":
         when = "and a new one comes" if job["policy"] == "wait" else "at once"
         back = ", from its newest durable version" if joined["goes_back"] else ""
-        text = "job %r: policy %s: it goes on when a trainer is lost %s%s, or a ps that keeps checkpoints or is stood by for"
+        text = "job %r: policy %s: it goes on when a trainer is lost %s%s, or a ps that keeps checkpoints or has a replica"
         _log.info(text, name, job["policy"], when, back)
     elif not chosen and joined["first_lane"] == 0:
         text = 'job %r: policy fail: a lost trainer or ps ends the job; to recover it wants %s (manifest={"policy": "fail"}: as is)'

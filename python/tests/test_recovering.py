@@ -257,7 +257,7 @@ def test_a_ps_that_another_one_stands_by_for(start, quiet):
     ps, url = start.ps()
     other, at = start.ps("--replicas", "1", "--peer", url)
     programs = trainers(start, url, "slow:stood-by", "t0:80", "t1:80")
-    until(lambda: "standing by with all of a job" in other.said(), "one that stands by with the job")
+    until(lambda: "job replicated" in other.said(), "one that holds the replica with the job")
     (start.folder / "stood-by").touch()  # a batch that has begun is told of when it is over, and held ones never are
     for program in programs:
         held(program)

@@ -324,7 +324,7 @@ func (s *scrape) server(own *schema.Telemetry) {
 	s.put("gradbus_ps_memory_limit_bytes", r.Memory.MaxBytes)
 	s.put("gradbus_ps_cpus", r.Process.CPUs)
 	s.verification("gradbus_ps", &r.Verification)
-	if b := r.StandsBy; b != nil {
+	if b := r.Primary; b != nil {
 		if !b.Peers {
 			s.put("gradbus_ps_standby_reached", b.Reached)
 		}
@@ -448,7 +448,7 @@ func (s *scrape) job(j *schema.JobReport, shown *status.Job) {
 		put("replicas_equal", shown.Replicas.Equal)
 	}
 	s.durability(name, shown.Durability)
-	s.standby(name, shown.Standby)
+	s.replica(name, shown.Replica)
 	s.trainers(j, shown)
 }
 
@@ -472,8 +472,8 @@ func (s *scrape) durability(job string, d *status.Durability) {
 	}
 }
 
-// standby writes the replica of a job; nothing if no ps has ever stood by, or none can.
-func (s *scrape) standby(job string, b *status.Standby) {
+// replica writes the replica of a job; nothing if no ps has ever held a replica, or none can.
+func (s *scrape) replica(job string, b *status.Replica) {
 	if b == nil || b.Off != "" {
 		return
 	}

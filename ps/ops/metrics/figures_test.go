@@ -76,7 +76,7 @@ func TestFigures(t *testing.T) {
 	n.fill("shown.trainer", reflect.ValueOf(&s.Jobs[0].Trainers[0]).Elem())
 	n.fill("shown.loss", reflect.ValueOf(s.Jobs[0].Loss))
 	n.fill("shown.durability", reflect.ValueOf(s.Jobs[0].Durability))
-	n.fill("shown.standby", reflect.ValueOf(s.Jobs[0].Standby))
+	n.fill("shown.standby", reflect.ValueOf(s.Jobs[0].Replica))
 	// What ties them together stays as it was.
 	server.Jobs[0].RunID, server.Shards[0].Shard, report.Trainer.RunID, s.Jobs[0].RunID = j.RunID, 0, j.RunID,
 		fmt.Sprint(uint64(j.RunID))

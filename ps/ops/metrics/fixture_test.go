@@ -49,7 +49,7 @@ func everything(trainers, shards int) *cluster {
 			Reduce:   "shards",
 			Trainers: trainers, Shards: shards, Lanes: trainers, Batch: 20, Parameters: 12345, StartedMS: 1_700_000_000_000}},
 		GPUs: []schema.GPUReport{fullGPU(0)},
-		StandsBy: &schema.StandsByReport{URL: "nats://b:4222", Reached: true, Jobs: []schema.HeldReport{
+		Primary: &schema.PrimaryReport{URL: "nats://b:4222", Reached: true, Jobs: []schema.HeldReport{
 			{Job: "digits", RunID: 78, Version: 7}, {Job: "large", RunID: 79, Failure: "too large"}}},
 	}
 	for i := range trainers {
@@ -71,7 +71,7 @@ func everything(trainers, shards int) *cluster {
 			Replicas: &status.Replicas{Version: 19, Equal: true, Digests: map[string]string{"t0": "1", "t1": "1"}},
 			Durability: &status.Durability{AgeMS: 12_000, DurabilityReport: schema.DurabilityReport{Version: 15, Bytes: 4096,
 				TookSeconds: 2.5, EveryMS: 10_000, Failures: 2, Failure: "write x: no space left on device", LateMS: 1500}},
-			Standby: &status.Standby{AgeMS: 250, StandbyReport: schema.StandbyReport{Server: "b-4222", Ready: true,
+			Replica: &status.Replica{AgeMS: 250, ReplicaReport: schema.ReplicaReport{Server: "b-4222", Ready: true,
 				Version: 18, TookSeconds: 0.018, Bytes: 8192, LateMS: 500}}}},
 		Problems: []status.Problem{
 			{Code: "made-up", Level: status.Critical, Job: "words", Member: "t1"},

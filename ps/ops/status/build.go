@@ -89,7 +89,7 @@ func (t *Tracker) buildJob(r *run) Job {
 	j := Job{Name: string(r.key.name), RunID: runID(r.key.id), Phase: said.Phase, Coordinator: r.coordinator,
 		Consistency: said.Consistency, Apply: said.Apply, Reduce: said.Reduce, Lanes: said.Lanes, Workload: said.Workload,
 		Parameters: said.Parameters, Batch: uint64(said.Batch), AgeMS: t.now - r.saidAt, Trainers: []Trainer{},
-		Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss, Durability: t.durabilityOf(r), Standby: t.standbyOf(r)}
+		Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss, Durability: t.durabilityOf(r), Replica: t.replicaOf(r)}
 	if s := t.servers[r.coordinator]; s != nil { // the coordinator's times, by the clock here
 		j.StartedMS, j.EndedMS = hereMS(said.StartedMS, &s.heard), hereMS(said.EndedMS, &s.heard)
 	}
@@ -445,8 +445,8 @@ func (t *Tracker) buildServer(s *server) Server {
 		Reasons: map[string]uint64{}, Dropped: said.Dropped,
 		SlowReaders: said.SlowReaders, ResidentBytes: said.Process.ResidentBytes, PromisedBytes: said.Memory.PromisedBytes,
 		MemoryMaxBytes: said.Memory.MaxBytes, Verified: said.Verification.Blocks, Mismatches: said.Verification.Mismatches,
-		Disks:    append([]Disk{}, disksOf(&s.heard, said.Disks, t.now)...),
-		StandsBy: standsByOf(&s.heard, said.StandsBy, t.now)}
+		Disks:   append([]Disk{}, disksOf(&s.heard, said.Disks, t.now)...),
+		Primary: primaryOf(&s.heard, said.Primary, t.now)}
 	for reason, n := range said.Reasons {
 		if n > 0 && len(out.Reasons) < schema.ReasonCount {
 			out.Reasons[reason] = n

@@ -31,7 +31,7 @@ func (j *ranking) job(job *Job, r *run) {
 	}
 	j.progress(job, r, blocked)
 	j.durability(job)
-	j.standby(job)
+	j.replica(job)
 	j.replicas(job)
 	j.learns(job, r)
 	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
@@ -376,26 +376,27 @@ func lateLimit(job *Job) int64 {
 }
 
 const (
-	// standbyGrace is for how long a job may be without a standby, in milliseconds: a ps that is started again, as in a
+	// replicaGrace is for how long a job may be without a replica, in milliseconds: a ps that is started again, as in a
 	// rolling restart, is back by then, and has been told all of a job that is not large.
-	standbyGrace = 30_000
-	// standbyLate is for how long trainers may be past the version that another ps has, in milliseconds, before that is
+	replicaGrace = 30_000
+	// replicaLate is for how long trainers may be past the version that another ps has, in milliseconds, before that is
 	// told of; where telling takes long, three times that.
-	standbyLate = 60_000
+	replicaLate = 60_000
 )
 
-// Standby is the coordinator's report on which ps stands by for a job, with the age of the version by the local clock.
-type Standby struct {
-	schema.StandbyReport
+// Replica is the coordinator's report on which ps holds the replica of a job, with the age of the version by the local
+// clock.
+type Replica struct {
+	schema.ReplicaReport
 	AgeMS int64 `json:"age_ms"` // since the version is whole there
 }
 
-// standbyOf returns the standby of a run; nil if its coordinator reports none.
-func (t *Tracker) standbyOf(r *run) *Standby {
-	if r.said.Standby == nil || r.over() {
+// replicaOf returns the replica of a run; nil if its coordinator reports none.
+func (t *Tracker) replicaOf(r *run) *Replica {
+	if r.said.Replica == nil || r.over() {
 		return nil
 	}
-	b := &Standby{StandbyReport: *r.said.Standby}
+	b := &Replica{ReplicaReport: *r.said.Replica}
 	b.UnreadyMS, b.LateMS = min(b.UnreadyMS, msMax), min(b.LateMS, msMax)
 	if b.Version > 0 {
 		b.AgeMS = t.now - r.saidAt
@@ -406,8 +407,8 @@ func (t *Tracker) standbyOf(r *run) *Standby {
 	return b
 }
 
-// standsByOf returns a ps's report on the one that it stands by for, which a silent ps does not reach.
-func standsByOf(h *heard, said *schema.StandsByReport, now int64) *schema.StandsByReport {
+// primaryOf returns a ps's report on the one for which it holds replicas, which a silent ps does not reach.
+func primaryOf(h *heard, said *schema.PrimaryReport, now int64) *schema.PrimaryReport {
 	if said == nil {
 		return nil
 	}
@@ -423,17 +424,17 @@ func names(members []schema.Member) (all []string) {
 	return all
 }
 
-// standby finds that a job could not continue on another ps though it was to, or only with a version that is much older
+// replica finds that a job could not continue on another ps though it was to, or only with a version that is much older
 // than usual.
-func (j *ranking) standby(job *Job) {
-	b := job.Standby
+func (j *ranking) replica(job *Job) {
+	b := job.Replica
 	if b == nil || b.Off != "" || job.Phase != schema.PhaseRunning {
 		return
 	}
 	var text, action string
 	since := b.UnreadyMS
-	switch late := max(standbyLate, int64(min(3000*finite(b.TookSeconds), msMax))); {
-	case b.UnreadyMS > standbyGrace:
+	switch late := max(replicaLate, int64(min(3000*finite(b.TookSeconds), msMax))); {
+	case b.UnreadyMS > replicaGrace:
 		text = fmt.Sprintf("no other ps has held a whole replica of %s for %s", job.Name, Ago(since))
 	case b.LateMS > late:
 		since = b.LateMS
@@ -443,18 +444,18 @@ func (j *ranking) standby(job *Job) {
 		return
 	}
 	if b.Server != "" {
-		text += ", though ps " + b.Server + " stands by"
+		text += ", though ps " + b.Server + " is there"
 	}
 	if b.Failure != "" {
 		text += ": " + gist(b.Failure)
 	} else if behind := b.behind(); len(behind) > 0 {
 		text += ": ps " + list(behind) + " lags"
 	}
-	j.find(CodeNotStoodBy, "%s", text).about(job.Name, "").from(j.s.NowMS - since).do(action)
+	j.find(CodeNoReplica, "%s", text).about(job.Name, "").from(j.s.NowMS - since).do(action)
 }
 
 // behind returns the ps whose part of the replica is older than that of another.
-func (b *Standby) behind() (ids []string) {
+func (b *Replica) behind() (ids []string) {
 	newest := b.Version
 	for _, k := range b.Kept {
 		newest = max(newest, k.Version)
@@ -467,9 +468,9 @@ func (b *Standby) behind() (ids []string) {
 	return ids
 }
 
-// standsBy says that a ps cannot stand by as it was told to. Of several that do for each other their jobs say so.
-func (j *ranking) standsBy(v *Server, about func(*finding)) {
-	b := v.StandsBy
+// primaries says that a ps cannot hold replicas as it was told to. Of several that do for each other their jobs say so.
+func (j *ranking) primaries(v *Server, about func(*finding)) {
+	b := v.Primary
 	for i := 0; b != nil && i < len(b.Jobs); i++ {
 		if h := &b.Jobs[i]; len(h.Missing) > 0 {
 			j.find(codeMajority, "%s waits at ps %s for more than half of its trainers; not joined: %s", h.Job, v.ID,
@@ -479,11 +480,13 @@ func (j *ranking) standsBy(v *Server, about func(*finding)) {
 	switch {
 	case b == nil || b.Peers:
 	case b.Refused != "":
-		about(j.find(CodeStandbyCut, "ps %s may not stand by for the ps at %s: %s", v.ID, b.URL, gist(b.Refused)))
+		about(j.find(CodePrimaryUnreached, "ps %s may not hold replicas for the ps at %s: %s", v.ID, b.URL,
+			gist(b.Refused)))
 	case !b.Reached && b.SilentMS == 0:
-		about(j.find(CodeStandbyCut, "ps %s has not reached the ps at %s, which it is to stand by for", v.ID, b.URL))
+		about(j.find(CodePrimaryUnreached, "ps %s has not reached the ps at %s, for which it is to hold replicas", v.ID,
+			b.URL))
 	case !b.Reached:
-		about(j.find(CodeStandbyCut, "ps %s has heard nothing for %s of the ps at %s, which it stands by for", v.ID,
-			Ago(b.SilentMS), b.URL))
+		about(j.find(CodePrimaryUnreached, "ps %s has heard nothing for %s of the ps at %s, for which it holds replicas",
+			v.ID, Ago(b.SilentMS), b.URL))
 	}
 }

@@ -28,7 +28,7 @@ import (
 //	end [failed=t3 text= how=stopped back]
 //	drain by=1 [unheard] the ps that coordinates the job is asked to end, and another one goes on with the job
 //	durable [every=seconds batches= failure=word_word off=word_word]
-//	standby [server=b | peers server=a,b,c] [failure=word_word off=word_word stuck]
+//	replica [server=b | peers server=a,b,c] [failure=word_word off=word_word stuck]
 //	restart ps=0 | t1
 //	events               what has happened since they were asked for last
 //	rows                 trainers and shards: state, level, what they do
@@ -78,8 +78,8 @@ func (s *script) run() string {
 		d := &s.c.Durable
 		d.Every, d.Batches = s.number("every"), schema.Batch(s.number("batches"))
 		d.Off, d.Failure = strings.ReplaceAll(s.text("off"), "_", " "), strings.ReplaceAll(s.text("failure"), "_", " ")
-	case "standby":
-		b := &s.c.StoodBy
+	case "replica":
+		b := &s.c.Replica
 		b.Server, b.Stuck, b.Peers = s.text("server"), s.d.HasArg("stuck"), s.d.HasArg("peers")
 		b.Off, b.Failure = strings.ReplaceAll(s.text("off"), "_", " "), strings.ReplaceAll(s.text("failure"), "_", " ")
 	case "restart":
@@ -135,8 +135,8 @@ func (s *script) rows() string {
 			fmt.Fprintf(&b, "durable %d age %s, %d bytes in %s, failed %d %q, late %s, off %q\n", d.Version, since(d.AgeMS),
 				d.Bytes, since(int64(1000*d.TookSeconds)), d.Failures, d.Failure, since(d.LateMS), d.Off)
 		}
-		if d := j.Standby; d != nil {
-			fmt.Fprintf(&b, "standby %q at %q, ready %v, version %d age %s, %d bytes, the last in %s, unready %s, late %s, "+
+		if d := j.Replica; d != nil {
+			fmt.Fprintf(&b, "replica %q at %q, ready %v, version %d age %s, %d bytes, the last in %s, unready %s, late %s, "+
 				"failure %q, off %q\n", d.Server, d.URL, d.Ready, d.Version, since(d.AgeMS), d.Bytes, since(int64(1000*d.TookSeconds)),
 				since(d.UnreadyMS), since(d.LateMS), d.Failure, d.Off)
 			for _, k := range d.Kept {

@@ -84,7 +84,7 @@ func (j *ranking) server(v *Server, s *server) {
 	about := func(f *finding) { f.about("", "p-"+v.ID) }
 	j.control(v, s)
 	j.serverTraffic(v, s, about)
-	j.standsBy(v, about)
+	j.primaries(v, about)
 	j.mismatched(fmt.Sprintf("ps %s on %s", v.ID, v.Host), &said.Verification, about)
 	if v.MemoryMaxBytes > 0 && float64(v.PromisedBytes) >= 0.9*float64(v.MemoryMaxBytes) {
 		about(j.find(codeMemory, "ps %s has promised %s of its %s of memory to jobs", v.ID, Amount(v.PromisedBytes),

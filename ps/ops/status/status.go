@@ -140,7 +140,7 @@ type Job struct {
 	Replicas *Replicas `json:"replicas"` // nil but in mean
 	// nil where its coordinator does not say
 	Durability *Durability `json:"durability"`
-	Standby    *Standby    `json:"standby"` // nil where no ps has stood by
+	Replica    *Replica    `json:"standby"` // nil where no ps has held a replica
 	// key of GET /api/v1/series?job=: the name, and for a run that a later one has followed NAME.RUN_ID
 	Series string `json:"series"`
 	Why    Why    `json:"why"`
@@ -230,31 +230,31 @@ type Durability struct {
 
 // Server is one ps.
 type Server struct {
-	ID               string                 `json:"id"`
-	State            string                 `json:"state,omitempty"` // draining where it was asked to end
-	Host             string                 `json:"host"`
-	PID              int                    `json:"pid"`
-	Level            Level                  `json:"level"`
-	AgeMS            int64                  `json:"age_ms"`
-	StartedMS        int64                  `json:"started_ms"`
-	Version          string                 `json:"version"`
-	URL              string                 `json:"url"`
-	Page             string                 `json:"page"`
-	Backend          string                 `json:"backend"`
-	ControlLost      bool                   `json:"control_lost"`
-	BytesPerSecond   schema.Real            `json:"bytes_per_second"`
-	RefusedPerSecond schema.Real            `json:"refused_per_second"`
-	Reasons          map[string]uint64      `json:"reasons"` // totals; those that are not 0
-	Dropped          uint64                 `json:"dropped"`
-	SlowReaders      uint64                 `json:"slow_readers"`
-	CPU              schema.Real            `json:"cpu"`
-	ResidentBytes    int64                  `json:"resident_bytes"`
-	PromisedBytes    int64                  `json:"promised_bytes"`
-	MemoryMaxBytes   int64                  `json:"memory_max_bytes"`
-	Verified         uint64                 `json:"verified"`
-	Mismatches       uint64                 `json:"mismatches"`
-	Disks            []Disk                 `json:"disks"`
-	StandsBy         *schema.StandsByReport `json:"stands_by,omitempty"` // nil if it stands by for no other ps
+	ID               string                `json:"id"`
+	State            string                `json:"state,omitempty"` // draining where it was asked to end
+	Host             string                `json:"host"`
+	PID              int                   `json:"pid"`
+	Level            Level                 `json:"level"`
+	AgeMS            int64                 `json:"age_ms"`
+	StartedMS        int64                 `json:"started_ms"`
+	Version          string                `json:"version"`
+	URL              string                `json:"url"`
+	Page             string                `json:"page"`
+	Backend          string                `json:"backend"`
+	ControlLost      bool                  `json:"control_lost"`
+	BytesPerSecond   schema.Real           `json:"bytes_per_second"`
+	RefusedPerSecond schema.Real           `json:"refused_per_second"`
+	Reasons          map[string]uint64     `json:"reasons"` // totals; those that are not 0
+	Dropped          uint64                `json:"dropped"`
+	SlowReaders      uint64                `json:"slow_readers"`
+	CPU              schema.Real           `json:"cpu"`
+	ResidentBytes    int64                 `json:"resident_bytes"`
+	PromisedBytes    int64                 `json:"promised_bytes"`
+	MemoryMaxBytes   int64                 `json:"memory_max_bytes"`
+	Verified         uint64                `json:"verified"`
+	Mismatches       uint64                `json:"mismatches"`
+	Disks            []Disk                `json:"disks"`
+	Primary          *schema.PrimaryReport `json:"stands_by,omitempty"` // nil if it holds replicas for no other ps
 }
 
 // Disk is a file system that a ps or a trainer writes to.
@@ -356,37 +356,37 @@ type Code struct {
 
 // Codes of problems.
 const (
-	CodeReplicas     = "replicas-differ"
-	CodeVerification = "verification-mismatch"
-	CodeGPUUnhealthy = "gpu-unhealthy"
-	codeGPUAbsent    = "gpu-absent"
-	CodeDiskFull     = "disk-full"
-	CodeCoordinator  = "coordinator-lost"
-	CodeServerSilent = "server-silent"
-	CodeControlLost  = "control-lost"
-	codeTrainerGone  = "trainer-gone"
-	CodeSilent       = "trainer-silent"
-	CodeLeftEarly    = "trainer-left-early"
-	codeJobFailed    = "job-failed"
-	codeLossBad      = "loss-not-finite"
-	codeShardSilent  = "shard-silent"
-	CodeShardUnready = "shard-not-ready"
-	CodeHeldUp       = "trainer-held-up"
-	codeNoProgress   = "no-progress"
-	CodeTrainerLost  = "trainer-lost"
-	codeGPUDegraded  = "gpu-degraded"
-	codeGPUUnknown   = "gpu-unknown"
-	CodeRefusals     = "frames-refused"
-	codeMemory       = "memory-short"
-	CodeDiskLow      = "disk-low"
-	codeDiskHangs    = "disk-hangs"
-	codeNotDurable   = "not-durable"
-	CodeNotStoodBy   = "not-stood-by"
-	CodeStandbyCut   = "standby-unreached"
-	codeMissing      = "trainers-missing"
-	codeMajority     = "majority-missing"
-	codeVersions     = "versions-differ"
-	CodeTooMany      = "too-many-members"
+	CodeReplicas         = "replicas-differ"
+	CodeVerification     = "verification-mismatch"
+	CodeGPUUnhealthy     = "gpu-unhealthy"
+	codeGPUAbsent        = "gpu-absent"
+	CodeDiskFull         = "disk-full"
+	CodeCoordinator      = "coordinator-lost"
+	CodeServerSilent     = "server-silent"
+	CodeControlLost      = "control-lost"
+	codeTrainerGone      = "trainer-gone"
+	CodeSilent           = "trainer-silent"
+	CodeLeftEarly        = "trainer-left-early"
+	codeJobFailed        = "job-failed"
+	codeLossBad          = "loss-not-finite"
+	codeShardSilent      = "shard-silent"
+	CodeShardUnready     = "shard-not-ready"
+	CodeHeldUp           = "trainer-held-up"
+	codeNoProgress       = "no-progress"
+	CodeTrainerLost      = "trainer-lost"
+	codeGPUDegraded      = "gpu-degraded"
+	codeGPUUnknown       = "gpu-unknown"
+	CodeRefusals         = "frames-refused"
+	codeMemory           = "memory-short"
+	CodeDiskLow          = "disk-low"
+	codeDiskHangs        = "disk-hangs"
+	codeNotDurable       = "not-durable"
+	CodeNoReplica        = "not-stood-by"
+	CodePrimaryUnreached = "standby-unreached"
+	codeMissing          = "trainers-missing"
+	codeMajority         = "majority-missing"
+	codeVersions         = "versions-differ"
+	CodeTooMany          = "too-many-members"
 )
 
 // burstHold is longer than one burst of some seconds counts in a rate, such as the frames of trainers that do not know
@@ -466,13 +466,13 @@ var codes = [...]Code{
 	{Code: codeNotDurable, Level: Warning, Title: "versions of a job do not become durable", hold: 3_000,
 		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was " +
 			"trained since the newest durable version."},
-	{Code: CodeNotStoodBy, Level: Warning, Title: "no ps stands by for a job", hold: 3_000,
+	{Code: CodeNoReplica, Level: Warning, Title: "no ps has a replica of a job", hold: 3_000,
 		Action: "Start another ps with `--replicas 1` (in a pair also `--peer` and the address of this one), or give the ps that " +
 			"is named more memory (`--memory-mib`): if this ps is lost now, the job continues from its newest durable version, " +
 			"or from nothing."},
-	{Code: CodeStandbyCut, Level: Warning, Title: "a ps does not reach the one that it stands by for",
-		hold: standbyGrace,
-		Action: "Look at that ps and the network to it, and at the log of the one that stands by: the address, the token " +
+	{Code: CodePrimaryUnreached, Level: Warning, Title: "a ps does not reach the one for which it holds replicas",
+		hold: replicaGrace,
+		Action: "Look at that ps and the network to it, and at the log of the one that holds the replica: the address, the token " +
 			"or the certificates of `--peer` may be wrong."},
 	{Code: codeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},

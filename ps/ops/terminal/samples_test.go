@@ -22,7 +22,7 @@ func samples() map[string]*status.Status {
 		"many":    running(64),
 		"gpus":    withGPUs(),
 		"hostile": hostile(),
-		"stoodby": stoodBy(),
+		"stoodby": withReplica(),
 		"stands":  stands(),
 		"peers":   peers(),
 	}
@@ -99,59 +99,59 @@ func stalled() *status.Status {
 	return s
 }
 
-// stoodBy has jobs that would go on elsewhere, and one that has no room there.
-func stoodBy() *status.Status {
+// withReplica has jobs that would go on elsewhere, and one that has no room there.
+func withReplica() *status.Status {
 	s := running(1)
-	s.Jobs[0].Standby = &status.Standby{AgeMS: 140, StandbyReport: schema.StandbyReport{Server: "host-b-4222",
+	s.Jobs[0].Replica = &status.Replica{AgeMS: 140, ReplicaReport: schema.ReplicaReport{Server: "host-b-4222",
 		URL: "nats://host-b:4222", Ready: true, Version: 10_430, TookSeconds: 0.018, Bytes: 3 << 30}}
 	large, policy := s.Jobs[0], s.Jobs[0]
-	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{StandbyReport: schema.StandbyReport{
+	large.Name, large.Series, large.Replica = "large", "large", &status.Replica{ReplicaReport: schema.ReplicaReport{
 		Server: "host-b-4222", UnreadyMS: 90_000,
 		Failure: "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"}}
-	policy.Name, policy.Series, policy.Standby = "strict", "strict", &status.Standby{
-		StandbyReport: schema.StandbyReport{Off: "its policy is fail"}}
+	policy.Name, policy.Series, policy.Replica = "strict", "strict", &status.Replica{
+		ReplicaReport: schema.ReplicaReport{Off: "its policy is fail"}}
 	s.Jobs = append(s.Jobs, large, policy)
 	return s
 }
 
-// stands is a ps without jobs that stands by for another.
+// stands is a ps without jobs that holds replicas for another.
 func stands() *status.Status {
 	s := idle()
-	s.Servers[0].StandsBy = &schema.StandsByReport{URL: "nats://host-b:4222", SilentMS: 3_400, Jobs: []schema.HeldReport{
+	s.Servers[0].Primary = &schema.PrimaryReport{URL: "nats://host-b:4222", SilentMS: 3_400, Jobs: []schema.HeldReport{
 		{Job: "large", Failure: "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"},
 		{Job: "packages", Version: 10_430, Lost: "nothing listens any more where its ps was"}}}
 	alone := s.Servers[0]
-	alone.ID, alone.StandsBy = "host-c-4222", &schema.StandsByReport{URL: "nats://host-d:4222", Reached: true, SilentMS: 80,
-		Refused: "ps host-e-4222 on host-e (pid 17) stands by already", Jobs: []schema.HeldReport{}}
+	alone.ID, alone.Primary = "host-c-4222", &schema.PrimaryReport{URL: "nats://host-d:4222", Reached: true, SilentMS: 80,
+		Refused: "ps host-e-4222 on host-e (pid 17) holds the replicas already", Jobs: []schema.HeldReport{}}
 	s.Servers = append(s.Servers, alone)
 	return s
 }
 
-// peers has jobs whose ps stand by for each other, and one of which a ps has no room for its part.
+// peers has jobs whose ps hold replicas for each other, and one of which a ps has no room for its part.
 func peers() *status.Status {
 	s := running(1)
 	a, b, c := "host-a-4222", "host-b-4222", "host-c-4222"
-	s.Jobs[0].Standby = &status.Standby{AgeMS: 140, StandbyReport: schema.StandbyReport{Peers: true, Ready: true,
+	s.Jobs[0].Replica = &status.Replica{AgeMS: 140, ReplicaReport: schema.ReplicaReport{Peers: true, Ready: true,
 		Version: 10_430, TookSeconds: 0.018, Bytes: 3 << 30,
 		Kept: []schema.KeptReport{{Server: a, Of: []string{a, b}, Ready: true, Version: 10_430},
 			{Server: b, Of: []string{b, a}, Ready: true, Version: 10_430}}}}
 	room := "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"
 	large, few := s.Jobs[0], s.Jobs[0]
-	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{StandbyReport: schema.StandbyReport{
+	large.Name, large.Series, large.Replica = "large", "large", &status.Replica{ReplicaReport: schema.ReplicaReport{
 		Peers: true, UnreadyMS: 90_000,
 		Failure: "ps " + c + ": " + room, Kept: []schema.KeptReport{{Server: a, Of: []string{a}, Ready: true},
 			{Server: c, Of: []string{a}, Failure: room}}}}
-	few.Name, few.Series, few.Standby = "few", "few", &status.Standby{StandbyReport: schema.StandbyReport{
+	few.Name, few.Series, few.Replica = "few", "few", &status.Replica{ReplicaReport: schema.ReplicaReport{
 		Peers: true, Failure: "ps d, which has shards of it, is not there with --replicas 1", UnreadyMS: 90_000}}
 	s.Jobs = append(s.Jobs, large, few)
-	s.Servers[0].StandsBy = &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
+	s.Servers[0].Primary = &schema.PrimaryReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
 		{Job: "packages", Of: []string{b}, Version: 10_430}}}
 	other := s.Servers[0]
-	other.ID, other.StandsBy = c, &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
+	other.ID, other.Primary = c, &schema.PrimaryReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
 		{Job: "large", Of: []string{a}, Failure: room},
 		{Job: "quick", Of: []string{a, b}, Version: 7, Lost: "its run has ended, and its trainers are awaited"}}}
 	none := s.Servers[0]
-	none.ID, none.StandsBy = b, &schema.StandsByReport{Peers: true, Jobs: []schema.HeldReport{}}
+	none.ID, none.Primary = b, &schema.PrimaryReport{Peers: true, Jobs: []schema.HeldReport{}}
 	s.Servers = append(s.Servers, other, none)
 	return s
 }
@@ -180,9 +180,9 @@ func hostile() *status.Status {
 	s.Why.Text = "\x1b]0;owned\x07 a\u202eb \x1b[2J 日本語 " + strings.Repeat("long ", 100)
 	s.Server = "\x1b[31mred\x9b"
 	j.Trainers[0].Host, j.Trainers[0].Member = "evil\r\nline\x00", "t0\u200b"
-	j.Standby = &status.Standby{StandbyReport: schema.StandbyReport{Server: "b\x1b[2J", URL: "x\r", Failure: "no\x07",
+	j.Replica = &status.Replica{ReplicaReport: schema.ReplicaReport{Server: "b\x1b[2J", URL: "x\r", Failure: "no\x07",
 		Bytes: 1<<64 - 1}}
-	s.Servers[0].StandsBy = &schema.StandsByReport{URL: "u\x1b[1m", Jobs: []schema.HeldReport{{Job: "j\n", Failure: "f\u202e"}}}
+	s.Servers[0].Primary = &schema.PrimaryReport{URL: "u\x1b[1m", Jobs: []schema.HeldReport{{Job: "j\n", Failure: "f\u202e"}}}
 	j.Trainers[0].Loss, j.Loss = real(nan()), real(-inf())
 	j.Trainers[0].RoundTripSeconds, j.Trainers[0].SentPerSecond, j.SamplesPerSecond = schema.Real(inf()),
 		schema.Real(nan()), schema.Real(nan())

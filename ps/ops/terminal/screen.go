@@ -29,7 +29,7 @@ func Text(view *status.Status, events []status.Event, zone *time.Location, ps st
 	if len(view.Jobs) > 0 {
 		tables = append(tables, trainers(&view.Jobs[0]), shards(&view.Jobs[0]))
 	}
-	tables = append(tables, servers(view), gpus(view), durability(view), standby(view), standsBy(view),
+	tables = append(tables, servers(view), gpus(view), durability(view), replica(view), primaries(view),
 		happened(events, zone))
 	for _, t := range tables {
 		t.write(w)
@@ -305,11 +305,11 @@ func durability(view *status.Status) table {
 	return t
 }
 
-// standby is where each job would go on if its ps were lost.
-func standby(view *status.Status) table {
-	t := table{head: []string{"STANDBY", "AT", "VERSION", "AGE", "TOOK", "TOLD", "WHY"}}
+// replica is where each job would go on if its ps were lost.
+func replica(view *status.Status) table {
+	t := table{head: []string{"REPLICA", "AT", "VERSION", "AGE", "TOOK", "TOLD", "WHY"}}
 	for i := range view.Jobs {
-		j, b := &view.Jobs[i], view.Jobs[i].Standby
+		j, b := &view.Jobs[i], view.Jobs[i].Replica
 		if b == nil {
 			continue
 		}
@@ -333,11 +333,11 @@ func standby(view *status.Status) table {
 	return t
 }
 
-// standsBy returns the table of the replicas of each ps that stands by for another.
-func standsBy(view *status.Status) table {
-	t := table{head: []string{"STANDS BY FOR", "STATE", "JOB", "VERSION", "SERVER", "WHY"}}
+// primaries returns the table of the replicas of each ps that holds replicas for another.
+func primaries(view *status.Status) table {
+	t := table{head: []string{"REPLICAS FOR", "STATE", "JOB", "VERSION", "SERVER", "WHY"}}
 	for i := range view.Servers {
-		v, b := &view.Servers[i], view.Servers[i].StandsBy
+		v, b := &view.Servers[i], view.Servers[i].Primary
 		if b == nil {
 			continue
 		}

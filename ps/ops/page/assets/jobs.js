@@ -131,7 +131,7 @@ export class Jobs {
     this.set("coordinator", "coordinator", job.coordinator || null);
     this.set("run", "run", job.run_id || null);
     this.durable(job.durability);
-    this.standby(job.standby);
+    this.replica(job.standby);
     this.set("age", "told", stale ? `${age(job.age_ms)} ago` : null);
   }
 
@@ -145,14 +145,14 @@ export class Jobs {
     for (const name of ["durable", "failures"]) attr(this.facts[name].box, "data-level", written && d.failure ? "warning" : null);
   }
 
-  /** standby shows where the job would go on if its ps were lost; b is null where no ps has ever stood by. */
-  standby(b) {
+  /** replica shows where the job would go on if its ps were lost; b is null where no ps has ever held a replica. */
+  replica(b) {
     const kept = (b && b.kept) || [];
     const who = b && b.peers ? kept.map((k) => k.server).join(", ") || "several" : b && b.server;
-    this.set("standby", "standby", !b ? null : b.off ? `none: ${b.off}` : b.ready ? `${who}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${who} ${kept.length > 1 ? "are" : "is"} told all of it`}`);
+    this.set("replica", "replica", !b ? null : b.off ? `none: ${b.off}` : b.ready ? `${who}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${who} ${kept.length > 1 ? "are" : "is"} told all of it`}`);
     this.set("kept", "shards kept", kept.length ? kept.map(keeps).join("; ") : null);
-    this.set("mirrored", "told the standby", b && b.bytes ? bytes(b.bytes) + (b.took_seconds ? `, the last in ${span(1000 * b.took_seconds)}` : "") : null);
-    attr(this.facts.standby.box, "data-level", b && !b.off && !b.ready ? "warning" : null);
+    this.set("mirrored", "told the replica", b && b.bytes ? bytes(b.bytes) + (b.took_seconds ? `, the last in ${span(1000 * b.took_seconds)}` : "") : null);
+    attr(this.facts.replica.box, "data-level", b && !b.off && !b.ready ? "warning" : null);
   }
 }
 

@@ -157,7 +157,7 @@ function servers() {
       { id: "cpu", title: "CPU", num: true, value: (s) => real(s.cpu), text: (s) => processors(s.cpu) },
       { id: "memory", title: "Memory", num: true, value: (s) => s.resident_bytes, text: (s) => bytes(s.resident_bytes) },
       { id: "promised", title: "Promised", hint: "To jobs, of what they may hold", num: true, value: (s) => s.promised_bytes, draw: (c, s) => bar(c, s.memory_max_bytes ? s.promised_bytes / s.memory_max_bytes : 0, bytes(s.promised_bytes)) },
-      { id: "standsby", title: "Stands by for", hint: "The ps whose jobs it would go on with, or whose shards it keeps, and with which versions", cls: "words", where: (s) => s.stands_by, value: (s) => s.stands_by?.url || (s.stands_by?.peers ? OTHERS : ""), draw: (c, s) => standsBy(c, s.stands_by) },
+      { id: "standsby", title: "Replicas for", hint: "The ps whose jobs it would go on with, or whose shards it keeps, and with which versions", cls: "words", where: (s) => s.stands_by, value: (s) => s.stands_by?.url || (s.stands_by?.peers ? OTHERS : ""), draw: (c, s) => primaryCell(c, s.stands_by) },
       disk,
       { id: "verified", title: "Verified", hint: "Blocks that it computed again, and those that differed", num: true, where: (r) => r.verified, value: (s) => s.mismatches, text: (s) => (s.verified ? `${count(s.verified)}, ${count(s.mismatches)} differ` : NONE) },
       { id: "up", title: "Up", num: true, value: (s) => s.now - s.started_ms, text: (s) => span(s.now - s.started_ms) },
@@ -166,11 +166,11 @@ function servers() {
   });
 }
 
-/** OTHERS are those of one control server that stand by for each other. */
+/** OTHERS are those of one control server that hold replicas for each other. */
 const OTHERS = "the others";
 
-/** standsBy: the other ps, whether it answers, and what is there of its jobs; b is missing where it stands by for none. */
-function standsBy(cell, b) {
+/** primaryCell: the other ps, whether it answers, and what is there of its jobs; b is missing where it holds replicas for none. */
+function primaryCell(cell, b) {
   if (!b) return named(cell, NONE);
   const reach = b.refused ? `refused: ${b.refused}` : b.reached ? "in reach" : b.peers ? "out of reach" : b.silent_ms ? `silent for ${age(b.silent_ms)}` : "not there yet";
   const jobs = (b.jobs || []).map((j) => `${j.job}${j.of ? ` of ${j.of.join(", ")}` : ""} ${j.version ? `version ${count(j.version)}` : "nothing"}${j.failure || j.lost ? ` (${j.failure || j.lost})` : ""}`);

@@ -63,7 +63,7 @@ type Cluster struct {
 	Hung     bool              // nothing progresses, and no process says why
 	Deaf     bool              // the control server hangs: the first ps hears itself alone
 	Durable  Checkpoints
-	StoodBy  Standby
+	Replica  Replica
 
 	before  []schema.JobReport // runs that have ended
 	follows []schema.RunID     // earlier runs that this one goes on from
@@ -115,7 +115,7 @@ type Server struct {
 	Mismatches  uint64
 	Amnesic     bool                   // knows no job
 	Joins       []schema.RefusedReport // that it refused
-	StandsBy    *schema.StandsByReport // nil: for no other
+	Primary     *schema.PrimaryReport  // nil: for no other
 
 	last    *schema.JobReport // of its job, where it has been asked to end
 	id      string
@@ -530,7 +530,7 @@ func (c *Cluster) serverReport(s *Server) *schema.Telemetry {
 		Verification: schema.VerifyReport{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
 		Disks:        []schema.DiskReport{s.Disk}, GPUs: slices.Clone(s.GPUs),
 	}
-	p.Server.Refused, p.Server.StandsBy = slices.Clone(s.Joins), s.StandsBy
+	p.Server.Refused, p.Server.Primary = slices.Clone(s.Joins), s.Primary
 	if p.Server.Control = c.Control; s != c.Servers[0] {
 		p.Server.URL = fmt.Sprintf("nats://%s:4222", s.Host)
 		if c.Control == "" {
@@ -598,7 +598,7 @@ func (c *Cluster) jobReport() schema.JobReport {
 		Name: schema.JobName(c.Job), Workload: c.Workload, RunID: c.RunID, Phase: c.Phase, Consistency: c.Consistency,
 		Apply: c.Apply, Reduce: "shards",
 		Trainers: len(c.Trainers), Shards: c.Shards, Lanes: 2 * len(c.Trainers), Ahead: c.Ahead, Batch: schema.Batch(c.batch),
-		Parameters: 4_300_000, Failed: c.Failed, Follows: c.follows, Durability: c.durability(), Standby: c.standby(),
+		Parameters: 4_300_000, Failed: c.Failed, Follows: c.follows, Durability: c.durability(), Replica: c.replica(),
 	}
 	if c.Phase != "gathering" {
 		j.StartedMS = c.began.UnixMilli()
@@ -687,13 +687,13 @@ func (c *Cluster) durability() *schema.DurabilityReport {
 	return p
 }
 
-// Standby is the standby of the job; the zero value means that there has never been one.
-type Standby struct {
+// Replica is the replica of the job; the zero value means that there has never been one.
+type Replica struct {
 	Server  string // id of the ps, or of several (Peers) with commas; empty: none does, where one has before
 	Failure string // why it cannot take the job, or is gone
 	Off     string // why the job can have no replica
 	Stuck   bool   // it takes no version
-	Peers   bool   // several stand by for each other, of which the last fails, or is stuck
+	Peers   bool   // several hold replicas for each other, of which the last fails, or is stuck
 
 	known   bool
 	version schema.Version
@@ -705,7 +705,7 @@ type Standby struct {
 
 // tell lets a second pass: a version is told, or is not.
 func (c *Cluster) tell() {
-	b := &c.StoodBy
+	b := &c.Replica
 	b.known = b.known || b.Server != "" || b.Peers
 	ready := b.Server != "" && b.Failure == "" && b.Off == ""
 	switch {
@@ -725,13 +725,13 @@ func (c *Cluster) tell() {
 	}
 }
 
-// standby returns the coordinator's report on the standby.
-func (c *Cluster) standby() *schema.StandbyReport {
-	b := &c.StoodBy
+// replica returns the coordinator's report on the replica.
+func (c *Cluster) replica() *schema.ReplicaReport {
+	b := &c.Replica
 	if !b.known || c.Phase == schema.PhaseEnded {
 		return nil
 	}
-	p := &schema.StandbyReport{Off: b.Off, Failure: b.Failure, Version: b.version, Bytes: b.bytes, Ready: b.version > 0,
+	p := &schema.ReplicaReport{Off: b.Off, Failure: b.Failure, Version: b.version, Bytes: b.bytes, Ready: b.version > 0,
 		Peers: b.Peers}
 	switch {
 	case b.Peers && b.Server != "":
@@ -752,7 +752,7 @@ func (c *Cluster) standby() *schema.StandbyReport {
 }
 
 // kept returns the replicas of each of several ps, of itself and of the one before.
-func (b *Standby) kept(newest schema.Version) (all []schema.KeptReport) {
+func (b *Replica) kept(newest schema.Version) (all []schema.KeptReport) {
 	ids := strings.Split(b.Server, ",")
 	for i, id := range ids {
 		k := schema.KeptReport{Server: id, Of: []string{id, ids[(i+len(ids)-1)%len(ids)]}, Ready: true, Version: newest}

@@ -22,23 +22,23 @@ func (w *idles) Lane(step *LaneStep) (float64, error) {
 	return w.draws.Lane(step)
 }
 
-// BenchmarkStandby is how long batches take without and with a ps that stands by, of a trainer that idles for 5 ms in
+// BenchmarkReplica is how long batches take without and with a ps with replicas, of a trainer that idles for 5 ms in
 // each and of one that does not: one table of 128 MiB with its momentum, of which a batch moves 2000 rows. All are in
 // this process, over TCP, and the batches of both take turns.
 //
-//	go test -tags native ./trainer -run '^$' -bench Standby -benchtime 4000x
-func BenchmarkStandby(b *testing.B) {
+//	go test -tags native ./trainer -run '^$' -bench Replica -benchtime 4000x
+func BenchmarkReplica(b *testing.B) {
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer backend.Close()
 	for _, idle := range []time.Duration{5 * time.Millisecond, 0} {
-		b.Run(fmt.Sprintf("idle-%v", idle), func(b *testing.B) { benchmarkStandby(b, backend, idle) })
+		b.Run(fmt.Sprintf("idle-%v", idle), func(b *testing.B) { benchmarkReplica(b, backend, idle) })
 	}
 }
 
-func benchmarkStandby(b *testing.B, backend cuda.Backend, idle time.Duration) {
+func benchmarkReplica(b *testing.B, backend cuda.Backend, idle time.Duration) {
 	job := textJob(1, schema.ApplyUpdate)
 	job.Parameters, job.Lanes, job.Policy = nil, 1, schema.PolicyRecover
 	w := &idles{draws{seed: 1, of: textRows, grads: make([]float32, drawn*textDim)}, idle}
@@ -57,7 +57,7 @@ func benchmarkStandby(b *testing.B, backend cuda.Backend, idle time.Duration) {
 	for _, name := range []string{"alone", "served"} {
 		server := serve(ps.Config{ID: name})
 		if name == "served" {
-			serve(ps.Config{ID: "standby", Replicas: 1, Peer: server.URL()})
+			serve(ps.Config{ID: "replica", Replicas: 1, Peer: server.URL()})
 		}
 		s, err := Join(b.Context(), Config{Server: server.URL(), Backend: backend}, job)
 		if err != nil {
@@ -80,9 +80,9 @@ func benchmarkStandby(b *testing.B, backend cuda.Backend, idle time.Duration) {
 			}
 		}
 	}
-	for began := time.Now(); sessions[1].standbyAt() == ""; turn(false) {
+	for began := time.Now(); sessions[1].replicaAt() == ""; turn(false) {
 		if time.Since(began) > testTimeout {
-			b.Fatal("no ps stands by")
+			b.Fatal("replica unavailable")
 		}
 	}
 	b.ResetTimer()

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// followEvery is the time between two words of a ps that stands by.
+	// followEvery is the time between two words of a ps with replicas to the primary.
 	followEvery = 250 * time.Millisecond
-	// cutMax is for how long the ps that is stood by for may be out of reach while nothing says that it has ended.
+	// cutMax is for how long the other ps may be out of reach while nothing says that it has ended.
 	cutMax = 2 * time.Second
 	// probeEvery is the time between two attempts to find out whether it has.
 	probeEvery = 20 * time.Millisecond
@@ -31,13 +31,14 @@ const (
 	othersFirst = 5 * time.Second
 )
 
-// standby follows another ps, which has a registry of its own. That one tells which of its jobs are to be kept here
-// (schema.Keep), and the replica store has what their shards have. When that ps has ended, a job goes on here with the first
-// trainer that comes. Where it is only out of reach it may be there all the same: then more than half of the trainers
-// have to come. No trainer counts twice, since it is in one run at a time; so no two ps continue a job.
+// primary is the other ps of a pair, for which this one holds replicas. It has a registry of its own, and tells which
+// of its jobs are to be kept here (schema.Keep), and the replica store has what their shards have. When that ps has
+// ended, a job goes on here with the first trainer that comes. Where it is only out of reach it may be there all the
+// same: then more than half of the trainers have to come. No trainer counts twice, since it is in one run at a time; so
+// no two ps continue a job.
 //
 // Its methods are called by the control loop, by fabric's goroutines, and by its own, which end with the server.
-type standby struct {
+type primary struct {
 	server *Server
 	url    string
 	drawn  uint64
@@ -53,11 +54,11 @@ type standby struct {
 	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, and may have any
 	over   []continuedRun          // the latest last; at most endedMax
 	cut    liveness.Silence
-	// Why the other ps refuses a standby, or has another one; empty since it answers.
+	// Why the other ps refuses this one, or has a replica elsewhere; empty since it answers.
 	refused string
 }
 
-// followedJob is a job of the other ps that can go on here. mu of the standby guards it.
+// followedJob is a job of the other ps that can go on here. mu of the primary guards it.
 type followedJob struct {
 	run      schema.RunID
 	of       uint64          // incarnation of the other ps that has it; 0: that has not said yet
@@ -76,14 +77,14 @@ type continuedRun struct {
 	ended bool   // that ps no longer runs it, or an operator says so
 }
 
-// newStandby is for the ps that a server stands by for. Nothing is dialed yet.
-func newStandby(s *Server) *standby {
-	return &standby{server: s, url: s.config.Peer, drawn: s.registry.self.Incarnation,
+// newPrimary is for the ps at the address that the server was given. Nothing is dialed yet.
+func newPrimary(s *Server) *primary {
+	return &primary{server: s, url: s.config.Peer, drawn: s.registry.self.Incarnation,
 		jobs: map[schema.JobName]*followedJob{}, soon: make(chan struct{}, 1)}
 }
 
-// start connects to the ps that is stood by for, now, or later where it is not there yet. That it refuses is an error.
-func (b *standby) start(ctx context.Context) error {
+// start connects to the other ps, now, or later where it is not there yet. That it refuses is an error.
+func (b *primary) start(ctx context.Context) error {
 	err := b.connect(ctx)
 	if !errors.Is(err, fabric.ErrNoServer) {
 		return err
@@ -106,11 +107,11 @@ func (b *standby) start(ctx context.Context) error {
 }
 
 // connect connects, and begins to follow.
-func (b *standby) connect(ctx context.Context) error {
+func (b *primary) connect(ctx context.Context) error {
 	s := b.server
-	conn, err := fabric.Dial(ctx, b.fabricConfig("standby/"+s.ID(), b.changed))
+	conn, err := fabric.Dial(ctx, b.fabricConfig("replica/"+s.ID(), b.changed))
 	if err != nil {
-		return fmt.Errorf("stand by for the ps at %s: %w", fabric.WithoutUser(b.url), err)
+		return fmt.Errorf("hold replicas for the ps at %s: %w", fabric.WithoutUser(b.url), err)
 	}
 	b.mu.Lock()
 	b.conn, b.there = conn, nil
@@ -118,34 +119,34 @@ func (b *standby) connect(ctx context.Context) error {
 	control := fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, string(s.member), false)
 	if err = conn.Subscribe(control, b.hear); err != nil {
 		conn.Close()
-		return fmt.Errorf("stand by for the ps at %s: %w", fabric.WithoutUser(b.url), err)
+		return fmt.Errorf("hold replicas for the ps at %s: %w", fabric.WithoutUser(b.url), err)
 	}
 	b.run(func() { b.follow(s.running) })
-	s.log.Info("standing by", "for", fabric.WithoutUser(b.url))
+	s.log.Info("holding replicas", "for", fabric.WithoutUser(b.url))
 	return nil
 }
 
-func (b *standby) fabricConfig(name string, onState func(fabric.State)) fabric.Config {
+func (b *primary) fabricConfig(name string, onState func(fabric.State)) fabric.Config {
 	s := b.server
 	return renewing(fabric.Config{URL: b.url, Bus: s.bus, Name: name, Key: s.config.Key, Log: s.log, OnState: onState},
 		func() (string, *tls.Config) { c := s.trust.Load(); return c.Token, c.NATSTLS })
 }
 
 // run runs f on a goroutine of its own, unless the server has ended.
-func (b *standby) run(f func()) {
+func (b *primary) run(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.runLocked(f)
 }
 
-func (b *standby) runLocked(f func()) {
+func (b *primary) runLocked(f func()) {
 	if !b.closed {
 		b.done.Go(f)
 	}
 }
 
 // close takes leave of the other ps. The server runs no more.
-func (b *standby) close() {
+func (b *primary) close() {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
@@ -163,12 +164,12 @@ func (b *standby) close() {
 }
 
 // word returns the common part of all messages to the other ps.
-func (b *standby) word() *schema.Follow {
+func (b *primary) word() *schema.Follow {
 	return &schema.Follow{URL: b.server.announced(b.conn.LocalHost()), Incarnation: b.drawn, Host: process.HostAndID()}
 }
 
 // follow says what this ps has, again and again.
-func (b *standby) follow(ctx context.Context) {
+func (b *primary) follow(ctx context.Context) {
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
 	b.tellSoon()
@@ -195,7 +196,7 @@ func (b *standby) follow(ctx context.Context) {
 
 // expire loses the jobs of a ps that has been silent for too long, and drops lost ones that no trainer has joined. mu is
 // held.
-func (b *standby) expire(now time.Time) {
+func (b *primary) expire(now time.Time) {
 	for name, j := range b.jobs {
 		if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
 			b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", liveness.Rounded(silent)), false)
@@ -210,14 +211,14 @@ func (b *standby) expire(now time.Time) {
 }
 
 // tellSoon has follow say what this ps has.
-func (b *standby) tellSoon() {
+func (b *primary) tellSoon() {
 	nudge(b.soon)
 }
 
-func (b *standby) say(f *schema.Follow) { b.send(schema.TelemetryJob, 0, schema.Control{Follow: f}) }
+func (b *primary) say(f *schema.Follow) { b.send(schema.TelemetryJob, 0, schema.Control{Follow: f}) }
 
 // send sends a control message to a coordinator of the other ps.
-func (b *standby) send(name schema.JobName, run schema.RunID, c schema.Control) {
+func (b *primary) send(name schema.JobName, run schema.RunID, c schema.Control) {
 	frame, err := schema.EncodeControl(schema.Head{Job: run, Generation: generationFirst}, c)
 	if err != nil {
 		b.server.log.Error("encode control", "job", name, "message", c.Name(), "err", err)
@@ -228,7 +229,7 @@ func (b *standby) send(name schema.JobName, run schema.RunID, c schema.Control) 
 }
 
 // sayKept tells the coordinator of a run what is kept of it here, and reports whether the other ps has the run.
-func (b *standby) sayKept(name schema.JobName, said *schema.Kept) bool {
+func (b *primary) sayKept(name schema.JobName, said *schema.Kept) bool {
 	if b == nil {
 		return false
 	}
@@ -243,7 +244,7 @@ func (b *standby) sayKept(name schema.JobName, said *schema.Kept) bool {
 }
 
 // hear takes a word of the other ps.
-func (b *standby) hear(m fabric.Message) {
+func (b *primary) hear(m fabric.Message) {
 	defer m.Release()
 	subject, err := m.Parse()
 	if err != nil {
@@ -261,7 +262,7 @@ func (b *standby) hear(m fabric.Message) {
 	c, err := schema.DecodeControl(&view)
 	switch {
 	case err != nil:
-		b.server.log.Warn("word of the ps that is stood by for not understood", "err", err)
+		b.server.log.Warn("word of the other ps not understood", "err", err)
 	case c.Refused != nil:
 		b.turnedAway(c.Refused.Text)
 	case c.Jobs != nil:
@@ -271,8 +272,8 @@ func (b *standby) hear(m fabric.Message) {
 	}
 }
 
-// turnedAway records that the other ps refuses a standby, or has another one.
-func (b *standby) turnedAway(why string) {
+// turnedAway records that the other ps refuses this one, or has a replica elsewhere.
+func (b *primary) turnedAway(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.there = map[schema.JobName]bool{}
@@ -280,15 +281,15 @@ func (b *standby) turnedAway(why string) {
 }
 
 // noteRefused records why the other ps refuses this one, and logs each new reason. mu is held.
-func (b *standby) noteRefused(why string) {
+func (b *primary) noteRefused(why string) {
 	if b.refused != why {
 		b.refused = why
-		b.server.log.Warn("standby refused by the other ps", "text", why)
+		b.server.log.Warn("refused by the other ps", "text", why)
 	}
 }
 
 // heard takes it which jobs the other ps has.
-func (b *standby) heard(h *schema.Jobs) {
+func (b *primary) heard(h *schema.Jobs) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent.Begin(b.server.now())
@@ -320,7 +321,7 @@ func (b *standby) heard(h *schema.Jobs) {
 }
 
 // changed is told by fabric how the way to the other ps fares.
-func (b *standby) changed(state fabric.State) {
+func (b *primary) changed(state fabric.State) {
 	switch state {
 	case fabric.Lost:
 		b.mu.Lock()
@@ -338,7 +339,7 @@ func (b *standby) changed(state fabric.State) {
 }
 
 // probe finds out whether the other ps has ended, until it is back. A machine without one refuses connections.
-func (b *standby) probe() {
+func (b *primary) probe() {
 	s := b.server
 	for s.running.Err() == nil {
 		b.mu.Lock()
@@ -377,7 +378,7 @@ func (b *standby) probe() {
 }
 
 // keep takes it that the other ps has a job, which is to be kept here.
-func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep) {
+func (b *primary) keep(name schema.JobName, run schema.RunID, told *schema.Keep) {
 	s := b.server
 	if told.Job != nil {
 		s.config.checkManifest(told.Job) // before the lock, for which the control loop waits; what it finds is remembered
@@ -405,7 +406,7 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 	}
 	v, had := b.version(j), j.whole
 	if j.whole = v > 0; j.whole && !had {
-		s.log.Info("standing by with all of a job", "job", name, "version", uint64(v))
+		s.log.Info("job replicated", "job", name, "version", uint64(v))
 	}
 	if told.Last {
 		b.lose(name, j, "its ps ends, and has handed it over", true)
@@ -414,15 +415,15 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 }
 
 // version is the one of a job that is whole here; 0: none is.
-func (b *standby) version(j *followedJob) schema.Version { return b.server.replicas.version(j.run) }
+func (b *primary) version(j *followedJob) schema.Version { return b.server.replicas.version(j.run) }
 
 // isOver reports whether this ps has gone on with a run. mu is held.
-func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
+func (b *primary) isOver(name schema.JobName, run schema.RunID) bool {
 	return slices.ContainsFunc(b.over, func(r continuedRun) bool { return r.OverRun == schema.OverRun{Job: name, Run: run} })
 }
 
 // hasEnded reports whether the last run of a job that this ps has continued is known to have ended. b may be nil.
-func (b *standby) hasEnded(name schema.JobName) bool {
+func (b *primary) hasEnded(name schema.JobName) bool {
 	if b == nil {
 		return false
 	}
@@ -434,7 +435,7 @@ func (b *standby) hasEnded(name schema.JobName) bool {
 
 // yields reports whether a job that begins here has begun at the other ps, too, which keeps it: the one that drew the
 // higher number at its start. b may be nil.
-func (b *standby) yields(name schema.JobName) bool {
+func (b *primary) yields(name schema.JobName) bool {
 	if b == nil {
 		return false
 	}
@@ -447,7 +448,7 @@ func (b *standby) yields(name schema.JobName) bool {
 }
 
 // continued is the last run of a job that this ps has continued; nil: there is none. mu is held.
-func (b *standby) continued(name schema.JobName) *continuedRun {
+func (b *primary) continued(name schema.JobName) *continuedRun {
 	for i := len(b.over) - 1; i >= 0; i-- {
 		if r := &b.over[i]; r.Job == name {
 			return r
@@ -457,7 +458,7 @@ func (b *standby) continued(name schema.JobName) *continuedRun {
 }
 
 // processEnded takes it that the process of a run's coordinator has ended, and reports whether the other ps had it.
-func (b *standby) processEnded(run schema.RunID) bool {
+func (b *primary) processEnded(run schema.RunID) bool {
 	if b == nil {
 		return false
 	}
@@ -474,7 +475,7 @@ func (b *standby) processEnded(run schema.RunID) bool {
 }
 
 // lose notes that the ps that has a job is lost; ended says that it is known to have ended. mu is held.
-func (b *standby) lose(name schema.JobName, j *followedJob, why string, ended bool) {
+func (b *primary) lose(name schema.JobName, j *followedJob, why string, ended bool) {
 	if j.gone != "" && (j.ended || !ended) {
 		return
 	}
@@ -493,7 +494,7 @@ func (b *standby) lose(name schema.JobName, j *followedJob, why string, ended bo
 
 // waitsFor returns how long a lost job waits for its trainers: as long as for those of a job that starts, if it takes an
 // operator to say that its ps has ended. mu is held.
-func (b *standby) waitsFor(j *followedJob) time.Duration {
+func (b *primary) waitsFor(j *followedJob) time.Duration {
 	if j.ended {
 		return resumeWindow
 	}
@@ -501,7 +502,7 @@ func (b *standby) waitsFor(j *followedJob) time.Duration {
 }
 
 // drop forgets a job. mu is held.
-func (b *standby) drop(name schema.JobName) {
+func (b *primary) drop(name schema.JobName) {
 	if j := b.jobs[name]; j != nil {
 		b.server.replicas.forget(j.run)
 		delete(b.jobs, name)
@@ -509,7 +510,7 @@ func (b *standby) drop(name schema.JobName) {
 }
 
 // lost reports whether a run is over where it was, and goes on here, and why, or why not.
-func (b *standby) lost(name schema.JobName, run schema.RunID) (lost bool, why string) {
+func (b *primary) lost(name schema.JobName, run schema.RunID) (lost bool, why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch j := b.jobs[name]; {
@@ -526,12 +527,12 @@ func (b *standby) lost(name schema.JobName, run schema.RunID) (lost bool, why st
 
 // goesOn reports whether a job is to continue here: its ps is lost, all of it is here, and its trainers are awaited. mu is
 // held.
-func (b *standby) goesOn(j *followedJob) bool {
+func (b *primary) goesOn(j *followedJob) bool {
 	return j != nil && j.gone != "" && b.version(j) > 0 && b.server.now().Sub(j.since) < b.waitsFor(j)
 }
 
 // isSilent reports whether the other ps does not answer. b may be nil.
-func (b *standby) isSilent() bool {
+func (b *primary) isSilent() bool {
 	if b == nil {
 		return false
 	}
@@ -541,7 +542,7 @@ func (b *standby) isSilent() bool {
 }
 
 // takeover notes that an operator says that the ps of a job has ended, and answers what follows.
-func (b *standby) takeover(name schema.JobName) string {
+func (b *primary) takeover(name schema.JobName) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r, j := b.continued(name), b.jobs[name]
@@ -565,7 +566,7 @@ func (b *standby) takeover(name schema.JobName) string {
 }
 
 // awaited are the jobs that are to go on here. b may be nil.
-func (b *standby) awaited() (all []schema.JobName) {
+func (b *primary) awaited() (all []schema.JobName) {
 	if b == nil {
 		return nil
 	}
@@ -583,7 +584,7 @@ func (b *standby) awaited() (all []schema.JobName) {
 // comes answers a trainer that asks for a job of the other ps. mine reports that the job is for this ps to answer, and
 // refused is the answer; nil if the job continues here. A voter's request is its promise to follow this ps: it has left
 // the other coordinator before.
-func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, refused *schema.Refused) {
+func (b *primary) comes(name schema.JobName, request *schema.Join) (mine bool, refused *schema.Refused) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j, now, run := b.jobs[name], b.server.now(), request.Run
@@ -591,12 +592,12 @@ func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, r
 	switch {
 	case j == nil && b.there == nil:
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
-			"this ps stands by for the one at %s, and has to hear first which jobs are there. If that ps has ended: %s takeover %s",
-			fabric.WithoutUser(b.url), process.Invoked("ps"), name))}
+			"this ps holds replicas for the one at %s, and has to hear first which jobs are there. If that ps has ended: "+
+				"%s takeover %s", fabric.WithoutUser(b.url), process.Invoked("ps"), name))}
 	case !goesOn && b.there[name] && b.silent.For(now) < cutMax, j != nil && j.gone == "":
 		there := fabric.WithoutUser(b.url)
 		return true, &schema.Refused{Reason: schema.RefusedElsewhere, Field: "server", Have: there,
-			Text: schema.Clip(fmt.Sprintf("job %s is on the ps at %s, which this one stands by for", name, there))}
+			Text: schema.Clip(fmt.Sprintf("job %s is on the ps at %s, for which this one holds replicas", name, there))}
 	case run == 0 && j != nil && j.gone != "" && b.version(j) == 0 && now.Sub(j.since) < othersFirst:
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"job %s was on the ps at %s, of which this one has nothing: %s. It may go on there first", name,
@@ -647,7 +648,7 @@ func (j *followedJob) missing(name schema.JobName) string {
 }
 
 // lostRun is the run that a newcomer to a job goes on from, where the job is to go on here; 0: it is another job.
-func (b *standby) lostRun(job *schema.Job) schema.RunID {
+func (b *primary) lostRun(job *schema.Job) schema.RunID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j := b.jobs[job.Name]
@@ -668,7 +669,7 @@ func (b *standby) lostRun(job *schema.Job) schema.RunID {
 
 // takeOver notes that a run of the other ps continues here; ok is false if that ps has it again. voters are its trainers
 // if the other ps may still run it, and nil if that is known to have ended.
-func (b *standby) takeOver(name schema.JobName, run schema.RunID) (voters []schema.Voter, ok bool) {
+func (b *primary) takeOver(name schema.JobName, run schema.RunID) (voters []schema.Voter, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j := b.jobs[name]

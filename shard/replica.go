@@ -13,11 +13,11 @@ import (
 	"gradbus/shard/state"
 )
 
-// Standby is a replica of the shards of a job at one version, on a ps that can continue the job. Take adds the frames
+// Replica is a copy of the shards of a job at one version, on a ps that can continue the job. Take adds the frames
 // that the source shards send; Resumed gives the shards here their initial state. Rows are stored where these shards
-// will need them. A standby is always at one whole version: changes wait until all of them have arrived, and until
+// will need them. A replica is always at one whole version: changes wait until all of them have arrived, and until
 // Commit, since other replicas may need the same version. It is not safe for concurrent use.
-type Standby struct {
+type Replica struct {
 	job      *schema.Job
 	bytesMax int64 // bytes that may wait
 	pieces   *Pieces
@@ -51,11 +51,11 @@ type waitingPiece struct {
 // ErrSeries reports that a series does not follow the current version, so the source must send everything again.
 var ErrSeries = errors.New("series of frames does not follow")
 
-// NewStandby makes a standby for the series of a number of source shards. configs are those of the shards here; their
+// NewReplica makes a replica for the series of a number of source shards. configs are those of the shards here; their
 // job, placement, index, backend, Undo and Touches are required. bytesMax bounds the bytes of a version that is not
 // whole yet.
-func NewStandby(ctx context.Context, sources int, configs []Config, bytesMax int64) (*Standby, error) {
-	s := &Standby{job: configs[0].Job, bytesMax: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},
+func NewReplica(ctx context.Context, sources int, configs []Config, bytesMax int64) (*Replica, error) {
+	s := &Replica{job: configs[0].Job, bytesMax: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},
 		series: make([]receivedSeries, sources)}
 	for i := range configs {
 		one := model{lr: s.lr}
@@ -63,14 +63,14 @@ func NewStandby(ctx context.Context, sources int, configs []Config, bytesMax int
 		s.tables = append(s.tables, one.tables)
 		if err != nil {
 			s.Close()
-			return nil, fmt.Errorf("stand by for job %s: %w", s.job.Name, err)
+			return nil, fmt.Errorf("hold a replica of job %s: %w", s.job.Name, err)
 		}
 	}
 	return s, nil
 }
 
 // Close frees memory, except the state that shards took by Resumed.
-func (s *Standby) Close() {
+func (s *Replica) Close() {
 	s.forget()
 	for _, t := range slices.Concat(s.tables...) {
 		if t != nil {
@@ -81,10 +81,10 @@ func (s *Standby) Close() {
 }
 
 // Version returns the whole version; 0: none.
-func (s *Standby) Version() schema.Version { return s.version }
+func (s *Replica) Version() schema.Version { return s.version }
 
 // Whole returns a later version that has arrived completely, for Commit; 0: none.
-func (s *Standby) Whole() schema.Version {
+func (s *Replica) Whole() schema.Version {
 	if !s.whole {
 		return 0
 	}
@@ -94,7 +94,7 @@ func (s *Standby) Whole() schema.Version {
 // Take adds a frame of the series of a source shard, each frame once and in any order. whole reports that all series of
 // a later version are complete, so that Commit can adopt it; a frame of a still later version discards it. The payload
 // is released when its bytes are needed no more. After an error the source has to send everything again.
-func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, err error) {
+func (s *Replica) Take(from int, v *schema.View, payload Payload) (whole bool, err error) {
 	h := v.Head()
 	at := schema.Version(h.Batch)
 	if from < 0 || from >= len(s.series) {
@@ -142,13 +142,13 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 }
 
 // begin starts to receive a full version: there is no whole version until it has arrived.
-func (s *Standby) begin() {
+func (s *Replica) begin() {
 	s.version = 0
 	s.restore(state.Table.Restore)
 }
 
 // restore starts to restore rows into all tables here.
-func (s *Standby) restore(begin func(state.Table) state.RowsRestore) {
+func (s *Replica) restore(begin func(state.Table) state.RowsRestore) {
 	s.rows = []state.RowsRestore{} // not nil, even without tables
 	for _, t := range slices.Concat(s.tables...) {
 		if t != nil {
@@ -158,7 +158,7 @@ func (s *Standby) restore(begin func(state.Table) state.RowsRestore) {
 }
 
 // restoreRows restores rows into all tables here, which skip rows of other shards.
-func (s *Standby) restoreRows(r *state.Rows) error {
+func (s *Replica) restoreRows(r *state.Rows) error {
 	for _, t := range s.rows {
 		if err := t.Rows(*r); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (s *Standby) restoreRows(r *state.Rows) error {
 }
 
 // put restores a piece, or keeps it until Commit if it is a change.
-func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error {
+func (s *Replica) put(piece *state.CopyPiece, payload Payload, bytes int) error {
 	waits := piece.Rows == nil || s.rows == nil
 	if waits && s.bytes+int64(bytes) > s.bytesMax {
 		round.Release(payload)
@@ -192,7 +192,7 @@ func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error 
 }
 
 // Commit adopts the version that has arrived completely. Without one it does nothing.
-func (s *Standby) Commit() error {
+func (s *Replica) Commit() error {
 	if !s.whole {
 		return nil
 	}
@@ -217,7 +217,7 @@ func (s *Standby) Commit() error {
 }
 
 // keepTensors adopts the received stretches of parameters. If they are changes, the others stay, at the same version.
-func (s *Standby) keepTensors(whole bool) {
+func (s *Replica) keepTensors(whole bool) {
 	if whole {
 		s.dense = nil
 	}
@@ -244,7 +244,7 @@ func (s *Standby) keepTensors(whole bool) {
 }
 
 // forget discards a version that is not whole.
-func (s *Standby) forget() {
+func (s *Replica) forget() {
 	for i := range s.waiting {
 		round.Release(s.waiting[i].payload)
 	}
@@ -254,7 +254,7 @@ func (s *Standby) forget() {
 
 // Resumed returns the state that the i-th shard here begins with. Call it once for each shard: the state becomes
 // theirs, and only Close may follow.
-func (s *Standby) Resumed(i int) *Resumed {
+func (s *Replica) Resumed(i int) *Resumed {
 	tables := s.tables[i]
 	s.tables[i] = nil
 	return &Resumed{Version: s.version, tables: tables, lr: s.lr,
@@ -270,7 +270,7 @@ func (s *Standby) Resumed(i int) *Resumed {
 }
 
 // Drop frees the state of the i-th shard here instead of handing it to Resumed.
-func (s *Standby) Drop(i int) {
+func (s *Replica) Drop(i int) {
 	for _, t := range s.tables[i] {
 		if t != nil {
 			t.Close()
@@ -281,7 +281,7 @@ func (s *Standby) Drop(i int) {
 }
 
 // give counts a shard whose state was handed over or dropped.
-func (s *Standby) give() {
+func (s *Replica) give() {
 	if s.given.Add(1) == int64(len(s.tables)) {
 		s.dense = nil
 	}

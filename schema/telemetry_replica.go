@@ -1,8 +1,8 @@
 package schema
 
-// StandbyReport is the replica of a job on other ps. The job's ps reports it once another ps has had a replica, and
+// ReplicaReport is the replica of a job on other ps. The job's ps reports it once another ps has had a replica, and
 // always if several ps replicate each other's jobs.
-type StandbyReport struct {
+type ReplicaReport struct {
 	Off    string `json:"off,omitempty"`    // why no ps can have a replica of the job; empty: one can
 	Server string `json:"server,omitempty"` // id of the ps with the replica; empty: none, or several
 	URL    string `json:"url,omitempty"`    // its address for trainers
@@ -35,9 +35,9 @@ type KeptReport struct {
 	Failure string   `json:"failure,omitempty"`
 }
 
-// StandsByReport is the state of the ps whose jobs a ps replicates, as the latter sees it; or, if several ps replicate
+// PrimaryReport is the state of the ps whose jobs a ps replicates, as the latter sees it; or, if several ps replicate
 // each other's jobs, what one has of the others.
-type StandsByReport struct {
+type PrimaryReport struct {
 	URL      string       `json:"url"`               // configured URL, without a password; empty: see Peers
 	Peers    bool         `json:"peers,omitempty"`   // it replicates jobs of all other such ps at one control server
 	Reached  bool         `json:"reached,omitempty"` // the ps answers; with Peers, the control server does

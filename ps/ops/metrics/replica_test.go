@@ -8,7 +8,7 @@ import (
 )
 
 // Who would go on with a job, and what this ps would go on with.
-func TestStoodBy(t *testing.T) {
+func TestReplicaMetrics(t *testing.T) {
 	c, e := full(1, 1)
 	wantSamples(t, samples(t, e), map[string]float64{
 		`gradbus_job_standby_ready{job_name="words"}`:           1,
@@ -24,8 +24,8 @@ func TestStoodBy(t *testing.T) {
 		`gradbus_ps_standby_job_ready{job_name="large"}`:        0,
 		`gradbus_ps_standby_job_version{job_name="large"}`:      0,
 	})
-	b := c.status.Jobs[0].Standby
-	*b = status.Standby{StandbyReport: schema.StandbyReport{Failure: "ps b-4222 on b has left", UnreadyMS: 61_000,
+	b := c.status.Jobs[0].Replica
+	*b = status.Replica{ReplicaReport: schema.ReplicaReport{Failure: "ps b-4222 on b has left", UnreadyMS: 61_000,
 		Bytes: 8192}}
 	got := samples(t, c.exporter())
 	wantSamples(t, got, map[string]float64{`gradbus_job_standby_ready{job_name="words"}`: 0,
@@ -34,12 +34,12 @@ func TestStoodBy(t *testing.T) {
 
 	b.Off = "its policy is fail"
 	absent(t, samples(t, c.exporter()), "gradbus_job_standby")
-	c.own.Server.StandsBy = &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
+	c.own.Server.Primary = &schema.PrimaryReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
 		{Job: "digits", RunID: 78, Of: []string{"b"}, Version: 7}}}
-	got = samples(t, c.exporter()) // several that stand by for each other
+	got = samples(t, c.exporter()) // several that hold replicas for each other
 	wantSamples(t, got, map[string]float64{`gradbus_ps_standby_job_ready{job_name="digits"}`: 1,
 		`gradbus_ps_standby_job_version{job_name="digits"}`: 7})
 	absent(t, got, "gradbus_ps_standby_reached")
-	c.status.Jobs[0].Standby, c.own.Server.StandsBy = nil, nil
+	c.status.Jobs[0].Replica, c.own.Server.Primary = nil, nil
 	absent(t, samples(t, c.exporter()), "gradbus_job_standby", "gradbus_ps_standby")
 }

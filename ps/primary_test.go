@@ -85,7 +85,7 @@ func TestMayStart(t *testing.T) {
 func TestJobsWaitForRoom(t *testing.T) {
 	b := followsJob(t, &followedJob{run: 7, gone: "ended", ended: true})
 	s, job := b.server, shardtest.SmallJob("followed", 1, 1)
-	s.standby, s.registry = b, &registry{self: leaseRecord{ID: "b"}}
+	s.primary, s.registry = b, &registry{self: leaseRecord{ID: "b"}}
 	s.config = Config{JobsMax: 1}.withDefaults()
 	kept := s.replicas.runs[7]
 	kept.memory = MemoryOf(s.config, job, 1, 1)
@@ -101,7 +101,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 		t.Errorf("with no room for it: %+v, want busy and why", refused)
 	}
 	if b.jobs["followed"] == nil || b.isOver("followed", 7) || s.replicas.promised() != s.config.MemoryBytesMax {
-		t.Error("a job that is put off is not stood by for any more")
+		t.Error("a job that is put off has no replica any more")
 	}
 	delete(h.jobs, "own")
 	if _, refused = h.mayBegin(f, job); refused != nil || !b.isOver("followed", 7) {
@@ -154,19 +154,19 @@ func TestRestartedPSEndsNoJob(t *testing.T) {
 // A run that continues here waits for the voters of the one before, until the other ps is heard without that run, or an
 // operator decides.
 func TestEndOfContinuedRunIsNoted(t *testing.T) {
-	heard := func(incarnation uint64, jobs ...schema.JobProgress) func(*standby) {
-		return func(b *standby) { b.heard(&schema.Jobs{Incarnation: incarnation, Jobs: jobs}) }
+	heard := func(incarnation uint64, jobs ...schema.JobProgress) func(*primary) {
+		return func(b *primary) { b.heard(&schema.Jobs{Incarnation: incarnation, Jobs: jobs}) }
 	}
 	for name, c := range map[string]struct {
-		learn func(b *standby)
+		learn func(b *primary)
 		want  bool
 	}{
 		"the other ps has it":         {heard(1, schema.JobProgress{Job: "followed"}), false},
 		"the other ps has ended it":   {heard(1), true},
 		"the other ps was restarted":  {heard(2, schema.JobProgress{Job: "followed"}), true},
 		"its list is cut short":       {heard(1, make([]schema.JobProgress, schema.FollowMax)...), false},
-		"an operator decides":         {func(b *standby) { b.takeover("followed") }, true},
-		"an operator decides another": {func(b *standby) { b.takeover("other") }, false},
+		"an operator decides":         {func(b *primary) { b.takeover("followed") }, true},
+		"an operator decides another": {func(b *primary) { b.takeover("other") }, false},
 	} {
 		b := followsJob(t, &followedJob{run: 7, of: 1, voters: []schema.Voter{{Member: "t0", Number: 1}}, gone: "silent"})
 		if _, ok := b.takeOver("followed", 7); !ok || b.hasEnded("followed") {
@@ -238,12 +238,12 @@ func TestTrainersOfEarlierRunsWait(t *testing.T) {
 // A ps whose process was seen to end, or that is out of reach, is not back with a message that it had sent before.
 func TestMessagesOfALostPSDoNotReviveIt(t *testing.T) {
 	for name, c := range map[string]struct {
-		lose func(b *standby)
+		lose func(b *primary)
 		back bool
 	}{
-		"it was silent":     {func(b *standby) { b.lose("followed", b.jobs["followed"], "silent", false) }, true},
-		"its process ended": {func(b *standby) { b.processEnded(7) }, false},
-		"it is out of reach": {func(b *standby) {
+		"it was silent":     {func(b *primary) { b.lose("followed", b.jobs["followed"], "silent", false) }, true},
+		"its process ended": {func(b *primary) { b.processEnded(7) }, false},
+		"it is out of reach": {func(b *primary) {
 			b.cut.Begin(time.Now())
 			b.lose("followed", b.jobs["followed"], "out of reach", false)
 		}, false},
@@ -281,10 +281,10 @@ func TestPromisesOfOthersAreNotKept(t *testing.T) {
 	}
 }
 
-// followsJob is a ps that stands by for a job of another one.
-func followsJob(t *testing.T, j *followedJob) *standby {
+// followsJob is the primary of a ps that holds a replica of a job.
+func followsJob(t *testing.T, j *followedJob) *primary {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	s.replicas = newReplicaStore(s)
 	s.replicas.runs[j.run] = &replicaJob{job: shardtest.SmallJob("followed", 1, 1), run: j.run}
-	return &standby{server: s, jobs: map[schema.JobName]*followedJob{"followed": j}, there: map[schema.JobName]bool{}}
+	return &primary{server: s, jobs: map[schema.JobName]*followedJob{"followed": j}, there: map[schema.JobName]bool{}}
 }

@@ -10,9 +10,9 @@ import (
 	"gradbus/shard/state"
 )
 
-// mirrored is a standby that is told of one version after the other while shards are stepped.
+// mirrored is a replica that is told of one version after the other while shards are stepped.
 type mirrored struct {
-	standby *Standby
+	replica *Replica
 	pieces  *Pieces
 	version schema.Version // that is being told of; 0: none
 	since   schema.Version
@@ -28,7 +28,7 @@ type mirroredFrame struct {
 	frame *schema.Frame
 }
 
-// mirroring has somebody stand by with so many shards.
+// mirroring has somebody hold replicas with so many shards.
 func (s *simulation) mirroring(shards int) {
 	s.t.Helper()
 	place := schema.NewPlacement(s.p.Job, shards)
@@ -37,10 +37,10 @@ func (s *simulation) mirroring(shards int) {
 		configs = append(configs, Config{Job: s.p.Job, Placement: place, Index: i, Backend: s.p.Backend, Undo: true,
 			Touches: true})
 	}
-	standby, err := NewStandby(context.Background(), len(s.shards), configs, 1<<30)
+	replica, err := NewReplica(context.Background(), len(s.shards), configs, 1<<30)
 	must(s.t, err)
-	s.t.Cleanup(standby.Close)
-	s.replica = &mirrored{standby: standby, pieces: NewPieces(s.p.Job)}
+	s.t.Cleanup(replica.Close)
+	s.replica = &mirrored{replica: replica, pieces: NewPieces(s.p.Job)}
 }
 
 // mirrorSome tells some pieces, asks for the next version where none is being told of, and gives one up now and then.
@@ -115,7 +115,7 @@ func (s *simulation) mirrorNext() {
 	}
 }
 
-// takeMirrored gives the standby all frames of a version, in any order.
+// takeMirrored gives the replica all frames of a version, in any order.
 func (s *simulation) takeMirrored() {
 	m := s.replica
 	for n, at := range s.r.Perm(len(m.frames)) {
@@ -123,22 +123,22 @@ func (s *simulation) takeMirrored() {
 		v := f.frame.View()
 		view, err := schema.Verify(v.Bytes(), schema.Limits{})
 		must(s.t, err)
-		before := m.standby.Version()
-		whole, err := m.standby.Take(f.shard, &view, nil)
+		before := m.replica.Version()
+		whole, err := m.replica.Take(f.shard, &view, nil)
 		must(s.t, err)
 		switch last := n == len(m.frames)-1; {
 		case whole != last:
 			s.t.Fatalf("frame %d of %d makes version %d whole: %v", n+1, len(m.frames), m.version, whole)
-		case m.since > 0 && m.standby.Version() != before:
-			s.t.Fatalf("version %d is there before %d is committed", m.standby.Version(), m.version)
-		case whole && m.standby.Whole() != m.version:
-			s.t.Fatalf("version %d is whole, want %d", m.standby.Whole(), m.version)
+		case m.since > 0 && m.replica.Version() != before:
+			s.t.Fatalf("version %d is there before %d is committed", m.replica.Version(), m.version)
+		case whole && m.replica.Whole() != m.version:
+			s.t.Fatalf("version %d is whole, want %d", m.replica.Whole(), m.version)
 		}
 	}
-	must(s.t, m.standby.Commit())
-	if m.standby.Version() != m.version || m.standby.bytes != 0 {
-		s.t.Fatalf("the standby has version %d and %d bytes wait: want version %d alone", m.standby.Version(),
-			m.standby.bytes, m.version)
+	must(s.t, m.replica.Commit())
+	if m.replica.Version() != m.version || m.replica.bytes != 0 {
+		s.t.Fatalf("the replica has version %d and %d bytes wait: want version %d alone", m.replica.Version(),
+			m.replica.bytes, m.version)
 	}
 	m.told++
 	if m.since > 0 {
@@ -147,9 +147,9 @@ func (s *simulation) takeMirrored() {
 	m.since, m.version = m.version, 0
 }
 
-// Whoever stands by goes on from the version that was told last as the model does, on any number of shards: with equal
-// bits of parameters, rows and slots.
-func TestStandbyGoesOn(t *testing.T) {
+// Whoever holds the replica goes on from the version that was told last as the model does, on any number of shards:
+// with equal bits of parameters, rows and slots.
+func TestReplicaGoesOn(t *testing.T) {
 	const batches = 9
 	resumed, changes, given := 0, 0, 0
 	for seed := range uint64(60) {
@@ -170,7 +170,7 @@ func TestStandbyGoesOn(t *testing.T) {
 			second := newSimulation(t, seed)
 			second.shards, second.place = nil, schema.NewPlacement(second.p.Job, shards)
 			for i := range shards {
-				second.makeShard(i, m.standby.Resumed(i))
+				second.makeShard(i, m.replica.Resumed(i))
 			}
 			second.runFrom(schema.Batch(m.since), batches)
 		})
@@ -181,7 +181,7 @@ func TestStandbyGoesOn(t *testing.T) {
 }
 
 // What does not follow, or does not fit, is refused, and changes nothing that is whole.
-func TestStandbyRefuses(t *testing.T) {
+func TestReplicaRefuses(t *testing.T) {
 	seed := uint64(0)
 	s := newSimulation(t, seed)
 	for s.p.Job.Apply != schema.ApplyUpdate || len(s.p.Job.Tables) == 0 || len(s.shards) > 1 {
@@ -194,7 +194,7 @@ func TestStandbyRefuses(t *testing.T) {
 	if m.told == 0 {
 		t.Fatal("nothing was told")
 	}
-	at := m.standby.Version()
+	at := m.replica.Version()
 	frame := func(l schema.Layout, h schema.Head, fill func(*schema.Frame)) *schema.View {
 		l.Kind = schema.KindState
 		f, err := schema.NewFrame(l)
@@ -231,17 +231,17 @@ func TestStandbyRefuses(t *testing.T) {
 		{"values of nothing", frame(schema.Layout{Values: 4}, schema.Head{Batch: next + 4, Flags: schema.FlagMore}, nil),
 			nil},
 	} {
-		_, err := m.standby.Take(0, c.view, nil)
+		_, err := m.replica.Take(0, c.view, nil)
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if m.standby.Version() != at {
-			t.Fatalf("%s: the standby is at version %d, and was at %d", c.name, m.standby.Version(), at)
+		if m.replica.Version() != at {
+			t.Fatalf("%s: the replica is at version %d, and was at %d", c.name, m.replica.Version(), at)
 		}
 	}
-	whole, err := m.standby.Take(0, frame(schema.Layout{}, schema.Head{Batch: schema.Batch(at), Chunks: 1}, nil), nil)
+	whole, err := m.replica.Take(0, frame(schema.Layout{}, schema.Head{Batch: schema.Batch(at), Chunks: 1}, nil), nil)
 	if whole || err != nil {
 		t.Errorf("a frame of a version that is there: %v, %v", whole, err)
 	}
-	must(t, m.standby.Resumed(0).Read(func(state.Tensor) error { return nil }, nil))
+	must(t, m.replica.Resumed(0).Read(func(state.Tensor) error { return nil }, nil))
 }

@@ -14,10 +14,10 @@ import (
 	"gradbus/schema"
 )
 
-// startPair is a server, and one that stands by for it.
-func startPair(t *testing.T, shards, standbyShards int, memory int64) (server, standby *ps.Server) {
+// startPair is a server, and one that holds replicas for it.
+func startPair(t *testing.T, shards, replicaShards int, memory int64) (server, replica *ps.Server) {
 	server = startServerWith(t, ps.Config{Shards: shards, ID: "a"})
-	return server, startServerWith(t, ps.Config{Shards: standbyShards, ID: "b", Replicas: 1, Peer: server.URL(),
+	return server, startServerWith(t, ps.Config{Shards: replicaShards, ID: "b", Replicas: 1, Peer: server.URL(),
 		MemoryBytesMax: memory})
 }
 
@@ -29,8 +29,8 @@ type outlived struct {
 	err     error
 }
 
-// outlive trains to the end of a job, wherever that is, and calls end once somebody stands by and a batch or two more
-// are complete.
+// outlive trains to the end of a job, wherever that is, and calls end once somebody holds the replica and a batch or
+// two more are complete.
 func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end func()) (o outlived) {
 	session, err := Join(testContext(t), config, job)
 	if err != nil {
@@ -43,7 +43,7 @@ func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end f
 		if end == nil || session.joined.Resumed > 0 {
 			return
 		}
-		if at == 0 && session.standbyAt() != "" {
+		if at == 0 && session.replicaAt() != "" {
 			at = uint64(p.Version) + 2
 		}
 		switch uint64(p.Version) {
@@ -51,7 +51,7 @@ func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end f
 			end()
 		case batches - 1:
 			if at == 0 {
-				t.Error("nobody stood by until the end")
+				t.Error("no ps held a replica until the end")
 			}
 		}
 	})
@@ -63,15 +63,15 @@ func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end f
 	return o
 }
 
-// Who comes to a ps that stands by is sent on to where the job is.
+// Who comes to a ps with replicas is sent on to where the job is.
 func TestNewcomersAreSentOn(t *testing.T) {
 	testkit.Waits(t, func(t *testing.T) {
-		server, standby := startPair(t, 1, 1, 0)
+		server, replica := startPair(t, 1, 1, 0)
 		job := toyJob("sent-on", 2, 2, schema.ApplyUpdate)
 		job.Policy = schema.PolicyRecover
 		var all sync.WaitGroup
 		var out [2]outlived
-		for i, at := range []*ps.Server{server, standby} {
+		for i, at := range []*ps.Server{server, replica} {
 			if i > 0 { // once the job is there, and the other ps knows
 				time.Sleep(2 * time.Second)
 			}
@@ -86,8 +86,8 @@ func TestNewcomersAreSentOn(t *testing.T) {
 	})
 }
 
-// Without memory for a job no ps stands by for it, and it trains as ever.
-func TestStandbyWithoutRoom(t *testing.T) {
+// Without memory for a job no ps holds replicas for it, and it trains as ever.
+func TestReplicaWithoutRoom(t *testing.T) {
 	testkit.Waits(t, func(t *testing.T) {
 		server, _ := startPair(t, 1, 1, 1<<20)
 		job := toyJob("no-room", 1, 2, schema.ApplyUpdate)
@@ -97,8 +97,8 @@ func TestStandbyWithoutRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = session.Run(testContext(t), newToy(t, job), 150, func(Progress) { time.Sleep(20 * time.Millisecond) })
-		if at := session.standbyAt(); err != nil || at != "" {
-			t.Errorf("%v, and %q stands by", err, at)
+		if at := session.replicaAt(); err != nil || at != "" {
+			t.Errorf("%v, and %q holds the replica", err, at)
 		}
 		if err := session.Close(); err != nil {
 			t.Error(err)
@@ -111,7 +111,7 @@ func TestStandbyWithoutRoom(t *testing.T) {
 func TestOperatorContinuesAJob(t *testing.T) {
 	testkit.Waits(t, func(t *testing.T) {
 		const batches, lanes = 150, 3
-		server, standby := startPair(t, 1, 1, 0)
+		server, replica := startPair(t, 1, 1, 0)
 		job := toyJob("taken-over", 1, lanes, schema.ApplyUpdate)
 		job.Policy = schema.PolicyRecover
 		want, _ := toyOutcome(t, lanes, batches)
@@ -125,7 +125,7 @@ func TestOperatorContinuesAJob(t *testing.T) {
 		at := uint64(0)
 		err = session.Run(ctx, newToy(t, job), batches, func(p Progress) {
 			time.Sleep(10 * time.Millisecond)
-			if at == 0 && session.standbyAt() != "" {
+			if at == 0 && session.replicaAt() != "" {
 				at = uint64(p.Version) + 2
 			}
 			if at == uint64(p.Version) {
@@ -134,7 +134,7 @@ func TestOperatorContinuesAJob(t *testing.T) {
 			}
 		})
 		_ = session.Abort(err)
-		config := testConfig(t, standby)
+		config := testConfig(t, replica)
 		operator := operatorOf(config)
 		if err := operator.Takeover(testContext(t), "another"); !errors.Is(err, client.ErrRefused) {
 			t.Errorf("of a job that is not there: %v", err)
