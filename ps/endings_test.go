@@ -61,6 +61,9 @@ func TestEndedRunsAreSwept(t *testing.T) {
 		if got := acquire("j-a"); got.record != nil || len(got.ended) != 1 || got.ended[0].RunID != 7 {
 			t.Fatalf("a late join after %d sweeps: %+v", n, got)
 		}
+		e, err := r.jobs.Get(ctx, "swept")
+		must(t, err)
+		must(t, r.records.Reach(ctx, e.Revision)) // a sweep reads what the watch has seen
 		r.sweep(ctx)
 	}
 	if got := acquire("j-a"); got.record == nil || got.record.Ended != nil {
