@@ -182,7 +182,8 @@ func lateLoopLosesNobody(t *testing.T) {
 	var s *Server
 	var err error
 	log := &testkit.Text{}
-	s, err = Start(t.Context(), Config{Deadline: 10 * time.Second, ID: "a"}, Options{Bus: network(t),
+	ctx := context.WithoutCancel(t.Context()) // which ends before cleanups, in which trainers still beat
+	s, err = Start(ctx, Config{Deadline: 10 * time.Second, ID: "a"}, Options{Bus: network(t),
 		Log: slog.New(slog.NewTextHandler(log, nil)), Fit: func() error {
 			if late.CompareAndSwap(true, false) {
 				time.Sleep(45 * time.Second)
