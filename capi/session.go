@@ -337,7 +337,7 @@ func trainsBeside(t *C.gradbus_thread, handle C.gradbus_handle, body func(*sessi
 		return end(t, err)
 	}
 	turn := s.inTurn(func(context.Context) error { return body(s) }, &s.busy)
-	if s.of != nil && s.Job().Trainers == 1 { // nobody else is waited for, and what there is to do is done on this thread
+	if s.of != nil && s.Job().Trainers == 1 { // no other trainer is waited for: this thread does the work
 		return wait(t, s.ctx, turn)
 	}
 	return beside(t, s.ctx, func() error { return turn(s.ctx) })

@@ -123,7 +123,7 @@ type Server struct {
 	config ServerConfig
 	url    string
 	bus    *busServer // replaces the fields below; nil: NATS
-	own    *Key       // of this process's connections; nil if the server asks nobody for anything
+	own    *Key       // of this process's connections; nil if the server asks for no credentials
 
 	turn sync.Mutex // held by Stop and Start, which may take long. Lock order: turn, then mu
 

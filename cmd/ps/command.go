@@ -131,7 +131,7 @@ func (f *flags) posture() string {
 	case f.members != "":
 		return fmt.Sprintf("%d members of %s may connect, each with its own key.\n", len(f.server.Members.Names()), f.members)
 	case f.server.Token != "":
-		return "Whoever has the token may end every job and this ps.\n"
+		return "Each holder of the token may end every job and this ps.\n"
 	case f.server.Insecure:
 		return "Any client that reaches this address may do anything.\n"
 	}

@@ -98,7 +98,7 @@ func (n *newMember) run(name string, out io.Writer) error {
 	if err := writePrivate(n.file, text); err != nil {
 		return fmt.Errorf("members: %w", err)
 	}
-	fmt.Fprintf(out, "%s: %s, added to %s; its seed is in %s, which nobody else should read\n", name, n.role, n.file,
+	fmt.Fprintf(out, "%s: %s, added to %s; its secret seed is in %s\n", name, n.role, n.file,
 		n.credentials)
 	return nil
 }
