@@ -4,7 +4,7 @@
 
 #include "gradbus.h"
 
-#define GRADBUS_RELEASE "0.1.0"  // that of package gradbus
+#define GRADBUS_RELEASE "0.2.0"  // that of package gradbus
 
 // gradbus_thread is what belongs to one thread of the caller.
 typedef struct {

@@ -34,9 +34,15 @@ type Guard struct {
 	Grant func(key, name string) *Grant
 }
 
-// Grant is what a connection of a member may publish and subscribe to. Without any Publish it may do all, without
-// limits, as another ps may.
-type Grant struct{ Publish, Subscribe []string }
+// Grant is what a connection of a member may publish and subscribe to: nothing else, or all without limits as another ps.
+type Grant struct {
+	All                bool
+	Publish, Subscribe []string
+}
+
+func (g *Grant) equal(other *Grant) bool {
+	return g.All == other.All && slices.Equal(g.Publish, other.Publish) && slices.Equal(g.Subscribe, other.Subscribe)
+}
 
 // Limits of connections under a Guard. Connections with a member's name have its limits, up to the number that a member
 // needs; further ones, and connections without a member's name, are anonymous clients.
@@ -95,6 +101,7 @@ type limits struct {
 type visitor struct {
 	name            string
 	key             string // public, and proved; "": none
+	grant           *Grant // of the key; nil without a key
 	address         string // without the port
 	since           time.Time
 	anonymousClient bool
@@ -286,13 +293,13 @@ func (c *callout) admit(request *jwt.AuthorizationRequestClaims) (string, error)
 	asked, shown := c.tokens.Load(), sha256.Sum256([]byte(request.ConnectOptions.Token))
 	switch {
 	case asked.asksPeer && is(shown, asked.peer):
-		return c.write(request, limits{}, &Grant{})
+		return c.write(request, limits{}, &Grant{All: true})
 	case asked.asksToken && !is(shown, asked.token):
 		return "", errWrongToken
 	case c.guard == nil:
-		return c.write(request, limits{}, &Grant{})
+		return c.write(request, limits{}, &Grant{All: true})
 	}
-	limit, err := c.enter(request, "", false)
+	limit, err := c.enter(request, "", nil)
 	if err != nil {
 		return "", err
 	}
@@ -307,19 +314,18 @@ func (c *callout) admitMember(request *jwt.AuthorizationRequestClaims) (string, 
 	if first == nil || !signed(key, request.ClientInformation.Nonce, shown.SignedNonce) {
 		return "", errNoGrant
 	}
-	limit, err := c.enter(request, key, first.Publish == nil)
+	limit, err := c.enter(request, key, first)
 	if err != nil {
 		return "", err
 	}
-	grant := c.guard.Grant(key, shown.Name)
-	if grant == nil || (grant.Publish == nil) != (first.Publish == nil) { // changed meanwhile
+	if grant := c.guard.Grant(key, shown.Name); grant == nil || !grant.equal(first) { // changed meanwhile
 		return "", errNoGrant
 	}
-	return c.write(request, limit, grant)
+	return c.write(request, limit, first)
 }
 
 // enter registers a client and returns its limits. A name that a connection with another key has is refused.
-func (c *callout) enter(request *jwt.AuthorizationRequestClaims, key string, unlimited bool) (limits, error) {
+func (c *callout) enter(request *jwt.AuthorizationRequestClaims, key string, grant *Grant) (limits, error) {
 	id, name := request.ClientInformation.ID, request.ConnectOptions.Name
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,31 +337,33 @@ func (c *callout) enter(request *jwt.AuthorizationRequestClaims, key string, unl
 	v := c.inside[id]
 	if v == nil || v.name != name || v.key != key {
 		delete(c.inside, id)
-		if unlimited {
+		if grant != nil && grant.All {
 			v = &visitor{name: name}
 		} else {
 			v = c.receive(name, request.ClientInformation.Host, time.Now())
 		}
-		v.key = key
+		v.key, v.grant = key, grant
 		c.inside[id] = v
 	}
 	return v.limits, nil
 }
 
-// recheck closes the connections of keys without a grant.
+// recheck closes the connections of keys whose grants are gone or have changed.
 func (c *callout) recheck() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, v := range c.inside {
-		if v.key != "" && c.guard.Grant(v.key, v.name) == nil {
+		if v.key == "" {
+			continue
+		}
+		if now := c.guard.Grant(v.key, v.name); now == nil || !now.equal(v.grant) {
 			delete(c.inside, id)
 			_ = c.nats.DisconnectClientByID(id) // else it has ended by itself
 		}
 	}
 }
 
-// write returns a signed user JWT. A nil grant stands for the guard's own permissions. An empty list in a JWT allows
-// everything, so a grant sets both directions.
+// write returns a signed user JWT. A nil grant stands for the guard's own permissions.
 func (c *callout) write(request *jwt.AuthorizationRequestClaims, limit limits, grant *Grant) (string, error) {
 	user := jwt.NewUserClaims(request.UserNkey)
 	user.Audience = server.DEFAULT_GLOBAL_ACCOUNT
@@ -365,10 +373,18 @@ func (c *callout) write(request *jwt.AuthorizationRequestClaims, limit limits, g
 	switch {
 	case grant == nil:
 		user.Pub = jwt.Permission{Allow: c.guard.Publish, Deny: c.guard.Deny}
-	case grant.Publish != nil:
-		user.Pub.Allow, user.Sub.Allow = grant.Publish, grant.Subscribe
+	case !grant.All:
+		user.Pub, user.Sub = permission(grant.Publish), permission(grant.Subscribe)
 	}
 	return user.Encode(c.issuer)
+}
+
+// permission allows subjects, and nothing else: an empty list in a JWT allows everything.
+func permission(subjects []string) jwt.Permission {
+	if len(subjects) == 0 {
+		return jwt.Permission{Deny: []string{All}}
+	}
+	return jwt.Permission{Allow: subjects}
 }
 
 // receive finds the limits of a connection without special rights, and makes room for it.

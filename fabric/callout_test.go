@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -327,6 +328,30 @@ func TestRevokedKeysAreCutOff(t *testing.T) {
 	}
 	if _, err := tryDial(t, Config{URL: server.URL(), Name: "job/t0", Key: first, Log: discard()}); !errors.Is(err, ErrRefused) {
 		t.Errorf("the revoked key: %v, want %v", err, ErrRefused)
+	}
+}
+
+// A key whose grant has changed connects again, with the new one. A grant without subjects allows none.
+func TestChangedGrantsEndConnections(t *testing.T) {
+	key := newKey(t)
+	var narrow atomic.Bool
+	server := startServer(t, ServerConfig{Guard: &Guard{Grant: func(string, string) *Grant {
+		if narrow.Load() {
+			return &Grant{Subscribe: []string{All}}
+		}
+		return &Grant{All: true}
+	}}})
+	conn := dial(t, Config{URL: server.URL(), Name: "job/t0", Key: key, Log: discard()})
+	roundTrip(t, conn, conn)
+	server.Recheck()
+	if n := conn.Stats().Reconnects; n != 0 {
+		t.Errorf("a connection whose grant is as before was lost %d times", n)
+	}
+	narrow.Store(true)
+	server.Recheck()
+	eventually(t, "it has connected again", func() bool { return conn.Stats().Reconnects > 0 })
+	if p := permission(nil); !slices.Equal(p.Deny, []string{All}) || len(p.Allow) != 0 {
+		t.Errorf("no subjects are %+v, want that all are denied", p)
 	}
 }
 

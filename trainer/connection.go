@@ -315,6 +315,9 @@ func (c *connection) connectData(ctx context.Context, d *dataServer,
 	config := c.dialConfig(func(state fabric.State) { c.dataChanged(d, state) })
 	if !d.control {
 		config.URL, config.CredsFile = d.url, ""
+		if d.peer != "" {
+			config.Key = nil // a trainer could show the signature to a ps as its own
+		}
 		if !strings.HasPrefix(d.url, "tls:") {
 			if config.TLS != nil {
 				config.Log.Warn("gradients to this server go without TLS: start it with --tls-cert and --tls-key", "url", d.url)

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +47,7 @@ func TestMembersSameWeights(t *testing.T) {
 	startOn(t, nil, ps.Config{ID: "b", Shards: 2, Members: list, NATS: first.URL(), Key: second})
 	c := controlConfig(t, first.URL())
 	c.Key = key
+	c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 
 	attacker, err := fabric.DialControl(testContext(t), fabric.Config{URL: first.URL(), Name: "another/t0", Key: stolen})
 	if err != nil {

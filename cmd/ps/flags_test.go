@@ -54,6 +54,8 @@ func TestServeFlags(t *testing.T) {
 		"tls-ca":    flagwalk.Refused(authority.File, "want tls-cert and tls-key with it"),
 		"port-file": flagwalk.Held("e2e.TestPortFileOnFullDisk"), "nats": flagwalk.Fails("nats://127.0.0.1:1", "127.0.0.1:1"),
 		"control-token-file": flagwalk.Held("ps.TestPeersHaveATokenOfTheirOwn"),
+		"members":            flagwalk.Fails(filepath.Join(folder, "none"), "none"),
+		"credentials":        flagwalk.Fails(filepath.Join(folder, "none"), "none"),
 		"nats-creds":         flagwalk.Refused("none", "want that with it"),
 		"nats-ca":            flagwalk.Fails(authority.File, "want them only with nats"),
 		"advertise":          flagwalk.Held("ps.TestAnnouncedAddress"),
@@ -126,7 +128,8 @@ func TestSubcommandFlags(t *testing.T) {
 		"timeout": flagwalk.Held("ps/ops/terminal.TestStatusErrors")}
 	joins := flagwalk.Flags{"server": flagwalk.Fails("nats://127.0.0.1:2", "127.0.0.1:2"),
 		"token-file": flagwalk.Fails(none, none), "nats-creds": flagwalk.Fails(none, none),
-		"tls-cert": flagwalk.Refused(none, "want both or neither"), "tls-key": flagwalk.Refused(none, "want both or neither"),
+		"credentials": flagwalk.Fails(none, none),
+		"tls-cert":    flagwalk.Refused(none, "want both or neither"), "tls-key": flagwalk.Refused(none, "want both or neither"),
 		"tls-ca": flagwalk.Fails(none, none), "log-format": flagwalk.Fails("xml", "xml"),
 		"log-level": flagwalk.Fails("loud", "loud"),
 		"config":    flagwalk.Fails(testkit.File(t, folder, "client.yaml", []byte("log-level: loud\n")), "loud")}
@@ -146,6 +149,9 @@ func TestSubcommandFlags(t *testing.T) {
 		{Line: "doctor", Flags: held("e2e.TestDoctorAsksTheDriver", "gpu", "gpu-library", "json").And(
 			held("ps/ops/doctor.TestKept", "gpu-state")).And(held("e2e.TestKernelLibrary", "kernel-library")).And(
 			held("ps/ops/doctor.TestExamine", "dir")).And(flagwalk.Flags{"config": flagwalk.Fails(none, none)})},
+		{Line: "member new walked --role ps --members " + filepath.Join(folder, "members") + " --credentials " +
+			filepath.Join(folder, "walked.key"), Flags: held("cmd/ps.TestNewMember", "members", "credentials").And(
+			flagwalk.Flags{"role": flagwalk.Fails("cook", "cook"), "jobs": flagwalk.Fails("films", "films")})},
 		{Line: "gpu-ack 0", Flags: held("internal/gpu.TestAcknowledgeIn", "gpu-state")},
 	}
 	walked := map[*cobra.Command]bool{}

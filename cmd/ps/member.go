@@ -92,10 +92,10 @@ func (n *newMember) run(name string, out io.Writer) error {
 	if _, err := os.Lstat(n.credentials); !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("credentials %s: there is such a file already: want another name", n.credentials)
 	}
-	if err := writePrivate(n.credentials, seed+"\n"); err != nil {
+	if err := write(n.credentials, 0o600, seed+"\n"); err != nil {
 		return fmt.Errorf("credentials: %w", err)
 	}
-	if err := writePrivate(n.file, text); err != nil {
+	if err := write(n.file, 0o644, text); err != nil { // a ps of another user reads it
 		return fmt.Errorf("members: %w", err)
 	}
 	fmt.Fprintf(out, "%s: %s, added to %s; its secret seed is in %s\n", name, n.role, n.file,
@@ -103,9 +103,8 @@ func (n *newMember) run(name string, out io.Writer) error {
 	return nil
 }
 
-// writePrivate writes a file that this user alone may read.
-func writePrivate(path, text string) error {
-	return atomicfile.Write(path, 0o600, func(w io.Writer) error {
+func write(path string, mode os.FileMode, text string) error {
+	return atomicfile.Write(path, mode, func(w io.Writer) error {
 		_, err := io.WriteString(w, text)
 		return err
 	})

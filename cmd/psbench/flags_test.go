@@ -53,7 +53,8 @@ func common(t *testing.T) flagwalk.Flags {
 		"server":     flagwalk.Fails("nats://127.0.0.1:1", "127.0.0.1:1"),
 		"here":       flagwalk.Refused("1", "only with --server"),
 		"token-file": flagwalk.Refused("none", started), "nats-creds": flagwalk.Refused("none", started),
-		"tls-cert": flagwalk.Refused("none", started), "tls-key": flagwalk.Refused("none", started),
+		"credentials": flagwalk.Refused("none", started),
+		"tls-cert":    flagwalk.Refused("none", started), "tls-key": flagwalk.Refused("none", started),
 		"tls-ca": flagwalk.Refused("none", started), "route": flagwalk.Refused("direct", started),
 		"data-host": flagwalk.Refused("::1", started), "advertise": flagwalk.Refused("a", started),
 	}
@@ -260,7 +261,8 @@ func joined(t *testing.T) flagwalk.Flags {
 	return flagwalk.Flags{
 		"job": flagwalk.Set("other"), "here": {Value: "3", Refused: "want 1 to 2, the number of trainers"},
 		"server": flagwalk.Fails("nats://127.0.0.1:1", "127.0.0.1:1"), "token-file": flagwalk.Fails(wrong, "token"),
-		"nats-creds": flagwalk.Fails(folder+"/none", "none"), "tls-ca": flagwalk.Fails(authority.File, "speaks no TLS"),
+		"credentials": flagwalk.Fails(folder+"/none", "none"),
+		"nats-creds":  flagwalk.Fails(folder+"/none", "none"), "tls-ca": flagwalk.Fails(authority.File, "speaks no TLS"),
 		"tls-cert":  flagwalk.Refused("none", "want both or neither"),
 		"tls-key":   flagwalk.Refused("none", "want both or neither"),
 		"route":     flagwalk.Held("internal/connect.TestEveryFlagReachesTheTrainer"),
@@ -321,7 +323,8 @@ func TestHostsFlags(t *testing.T) {
 			"server": flagwalk.Set("nats://n:4222"), "here": flagwalk.Refused("1", "only with --server"),
 			"data-host": flagwalk.Refused("::1", "leave it out"), "advertise": flagwalk.Refused("a", "leave it out"),
 			"token-file": flagwalk.Set("t"), "nats-creds": flagwalk.Set("c"), "tls-cert": flagwalk.Set("c"),
-			"tls-key": flagwalk.Set("k"), "tls-ca": flagwalk.Set("a"), "route": flagwalk.Set("cluster"),
+			"credentials": flagwalk.Set("k"),
+			"tls-key":     flagwalk.Set("k"), "tls-ca": flagwalk.Set("a"), "route": flagwalk.Set("cluster"),
 			"json": flagwalk.Set("true"),
 		})
 	}

@@ -76,7 +76,8 @@ func shared(t *testing.T) flagwalk.Flags {
 	manifest := func(value string) flagwalk.Flag { return flagwalk.Flag{Value: value, With: "--tensorboard DIR"} }
 	return flagwalk.Flags{
 		"server": flagwalk.Fails("nats://127.0.0.1:1", "127.0.0.1:1"), "token-file": flagwalk.Fails(wrong, "token"),
-		"nats-creds": flagwalk.Fails(folder+"/none", "none"), "tls-ca": flagwalk.Fails(authority.File, "speaks no TLS"),
+		"credentials": flagwalk.Fails(folder+"/none", "none"),
+		"nats-creds":  flagwalk.Fails(folder+"/none", "none"), "tls-ca": flagwalk.Fails(authority.File, "speaks no TLS"),
 		"tls-cert": flagwalk.Refused("none", "want both or neither"),
 		"tls-key":  flagwalk.Refused("none", "want both or neither"),
 		"route":    flagwalk.Held(reaches), "data-host": flagwalk.Refused("::1", alone),

@@ -189,7 +189,7 @@ func (l *List) Grant(key, connection string) *fabric.Grant {
 		return nil
 	}
 	if m.Role == PS {
-		return &fabric.Grant{}
+		return &fabric.Grant{All: true}
 	}
 	job, from, k := kindOf(connection)
 	if m.Role == Trainer && !m.joins(job) {
