@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"gradbus/checkpoint"
@@ -583,20 +584,42 @@ func (s *Server) findPriorRun(c *acquisition, offers []offer, epoch uint64) (pri
 	return prior, nil
 }
 
+// ioErrorMax is how long a disk may answer with I/O errors until a version on it counts as damaged.
+const (
+	ioErrorMax        = 5 * time.Second
+	ioErrorRetryEvery = 200 * time.Millisecond
+)
+
 // chooseVersion chooses among the replicas and the versions in the folder, of which it verifies the one that it
-// chooses. damaged is how many in the folder are.
+// chooses. damaged is how many in the folder are. A disk that fails for a moment costs no version: it is read again.
 func (s *Server) chooseVersion(c *acquisition, offers []offer, prior *priorRun, unwritten error) (from *choice,
 	damaged int, err error) {
+	failed := func(o offer) bool { return errors.Is(o.err, syscall.EIO) }
+	for until := s.now().Add(ioErrorMax); ; {
+		from, passed, err := s.chooseOnce(c, offers, prior, unwritten)
+		if slices.ContainsFunc(passed, failed) && s.now().Before(until) && sleep(s.running, ioErrorRetryEvery) == nil {
+			continue
+		}
+		for i := range passed {
+			s.log.Error("checkpoint is damaged, an older version is used", "job", c.job.Name, "err", passed[i].err)
+		}
+		return from, len(passed), err
+	}
+}
+
+// chooseOnce returns a choice and the damaged versions that are passed over for it.
+func (s *Server) chooseOnce(c *acquisition, offers []offer, prior *priorRun, unwritten error) (from *choice,
+	passed []offer, err error) {
 	offers = slices.Clone(offers)
 	dir := s.folder.path()
 	if unwritten == nil {
 		saved, err := s.savedOffers(c.job, prior)
 		if err != nil {
-			return nil, 0, err
+			return nil, nil, err
 		}
 		offers = append(offers, saved...)
 	} else if len(offers) == 0 || !errors.Is(unwritten, errNoFolder) { // it may have a newer version
-		return nil, 0, unwritten
+		return nil, nil, unwritten
 	}
 	verifier := checkpoint.NewVerifier(s.running, dir)
 	for {
@@ -610,11 +633,10 @@ func (s *Server) chooseVersion(c *acquisition, offers []offer, prior *priorRun, 
 	}
 	for i := range offers {
 		if o := &offers[i]; errors.Is(o.err, checkpoint.ErrDamaged) && (from == nil || o.compare(&from.offer) > 0) {
-			damaged++
-			s.log.Error("checkpoint is damaged, an older version is used", "job", c.job.Name, "err", o.err)
+			passed = append(passed, *o)
 		}
 	}
-	return from, damaged, err
+	return from, passed, err
 }
 
 // savedOffers returns the versions in the folder of the runs that a job may continue.
