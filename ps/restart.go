@@ -695,7 +695,9 @@ func (s *Server) mayContinue(job *schema.Job, lost *checkpoint.Lost) bool {
 }
 
 // byItself reports that no other ps can share jobs with this one.
-func (s *Server) byItself() bool { return s.config.NATS == "" && s.config.ControlToken == "" }
+func (s *Server) byItself() bool {
+	return s.config.NATS == "" && s.config.ControlToken == "" && s.config.Members == nil
+}
 
 // isAlone reports that no other ps is there: it cannot be, or has not been announced by now.
 func (s *Server) isAlone() bool {

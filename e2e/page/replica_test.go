@@ -41,7 +41,7 @@ func TestReplica(t *testing.T) {
 	p.until("that nobody does", fact("replica")+`?.dataset.level === "warning" && `+fact("replica")+
 		`.querySelector("dd").textContent === "not ready: ps box-4223 on box-1 has left"`)
 	s.step(35)
-	p.until("the problem", `document.getElementById("why-text").textContent.startsWith("no ps has had a replica of packages for ")`)
+	p.until("the problem", `document.getElementById("why-text").textContent.startsWith("no other ps has held a whole replica of packages for ")`)
 }
 
 // Of several ps that hold replicas for each other it is shown who keeps what, and why one does not.
@@ -74,5 +74,5 @@ func TestPeers(t *testing.T) {
 	s.with(func(c *statustest.Cluster) { c.Replica.Server = "" })
 	s.step(35)
 	p.until("the problem",
-		`document.getElementById("why-text").textContent.startsWith("the shards of packages have not been kept at two ps for ")`)
+		`document.getElementById("why-text").textContent.startsWith("no other ps has held a whole replica of packages for ")`)
 }
