@@ -182,20 +182,32 @@ func (r *registry) decide(name schema.JobName) {
 }
 
 // bindDecisions has new decisions be about the runs that the records have now, of jobs whose coordinators are not
-// announced.
+// announced. Records are read only if there are such decisions.
 func (r *registry) bindDecisions() {
-	runs, announced := map[schema.JobName]schema.RunID{}, r.list()
+	runs := map[schema.JobName]schema.RunID{}
+	r.mu.Lock()
+	for name, d := range r.decided {
+		if d.run == 0 {
+			runs[name] = 0
+		}
+	}
+	r.mu.Unlock()
+	if len(runs) == 0 {
+		return
+	}
+	announced := r.list()
 	for _, e := range r.records.All() {
 		var there jobRecord
-		if json.Unmarshal(e.Value, &there) == nil && !r.alive(announced, e) {
-			runs[schema.JobName(e.Key)] = there.RunID
+		name := schema.JobName(e.Key)
+		if _, decided := runs[name]; decided && json.Unmarshal(e.Value, &there) == nil && !r.alive(announced, e) {
+			runs[name] = there.RunID
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, d := range r.decided {
-		if d.run == 0 {
-			r.decided[name] = decision{d.at, runs[name]}
+	for name, run := range runs {
+		if d, ok := r.decided[name]; ok && d.run == 0 {
+			r.decided[name] = decision{d.at, run}
 		}
 	}
 }

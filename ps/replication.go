@@ -18,21 +18,15 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	if !m.from.IsServer() {
 		return schema.Refuse(schema.ReasonUnknownSender, "%s wants to hold replicas, and is no ps", m.from)
 	}
+	why := l.successor.refuses(m.from, l.jobs)
+	if l.server.config.grouped() {
+		why = "this ps keeps replicas among those of one NATS server: give it no --replicas, or join it with --nats"
+	}
 	is := l.successor.is
-	job, mayFollow := l.successor.mayFollow(m.from, l.jobs)
 	switch {
-	case l.server.config.grouped():
-		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
-			Text: "this ps keeps replicas among those of one NATS server: give it no --replicas, or join it with --nats"}})
-		return nil
-	case is != nil && is.member != m.from: // a tick finds out whether it is there no more
-		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
-			Text: fmt.Sprintf("ps %s on %s holds the replicas already", is.member.ServerID(), is.host)}})
-		return nil
-	case !mayFollow:
-		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
-			Text: fmt.Sprintf("ps %s held the replicas before, is not heard, and may have continued job %s. If it has ended: "+
-				"%s takeover %s", l.successor.last.ServerID(), job, process.Invoked("ps"), job)}})
+	case why != "":
+		l.send(schema.TelemetryJob, 0, m.from,
+			schema.Control{Refused: &schema.Refused{Reason: "member_taken", Text: why}})
 		return nil
 	case f.Leaving:
 		if is != nil && is.member == m.from {

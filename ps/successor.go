@@ -92,18 +92,22 @@ func (s *successor) mayContinue(name schema.JobName, cut bool) bool {
 	return false
 }
 
-// mayFollow reports whether a ps may hold a replica: not if an earlier one is silent that may have continued jobs, of
-// which a name is returned.
-func (s *successor) mayFollow(from schema.Member, jobs jobTable) (job schema.JobName, ok bool) {
+// refuses returns why a ps may not hold the replicas; empty: it may. There is one such ps, and a tick finds out whether
+// it is there no more. Another one does not take its place while it is silent and may have continued a job.
+func (s *successor) refuses(from schema.Member, jobs jobTable) string {
+	if s.is != nil && s.is.member != from {
+		return fmt.Sprintf("ps %s on %s holds the replicas already", s.is.member.ServerID(), s.is.host)
+	}
 	if s.is != nil || s.last == "" || s.last == from {
-		return "", true
+		return ""
 	}
 	for name, j := range jobs.coordinated() {
 		if j.coordinator.Status().Elsewhere {
-			return name, false
+			return fmt.Sprintf("ps %s held the replicas before, is not heard, and may have continued job %s. If it has ended: "+
+				"%s takeover %s", s.last.ServerID(), name, process.Invoked("ps"), name)
 		}
 	}
-	return "", true
+	return ""
 }
 
 // pair returns a ps and the one that follows it, both of which may hold replicas; nil: none follows.

@@ -57,20 +57,20 @@ func TestSuccessorIsNotReplacedWhileSilent(t *testing.T) {
 	jobs := jobTable{"kept": &job{name: "kept", run: 7, coordinator: c}}
 	s := successor{last: "p-b", yielded: map[schema.JobName]yield{}}
 	for _, from := range []schema.Member{"p-b", "p-c"} {
-		if name, ok := s.mayFollow(from, jobs); !ok {
-			t.Errorf("%s may not hold replicas for %s", from, name)
+		if why := s.refuses(from, jobs); why != "" {
+			t.Errorf("%s may not hold replicas: %s", from, why)
 		}
 	}
 	c.SetSuccessor("nats://b:1")
 	c.SuccessorSilent()
-	if name, ok := s.mayFollow("p-c", jobs); ok || name != "kept" {
+	if why := s.refuses("p-c", jobs); !strings.Contains(why, "takeover kept") {
 		t.Error("another ps has a replica while the one that may have continued a job is silent")
 	}
-	if _, ok := s.mayFollow("p-b", jobs); !ok {
+	if why := s.refuses("p-b", jobs); why != "" {
 		t.Error("the ps that held the replicas may not again")
 	}
 	c.SetSuccessor("") // an operator decides
-	if _, ok := s.mayFollow("p-c", jobs); !ok {
+	if why := s.refuses("p-c", jobs); why != "" {
 		t.Error("no other ps may hold a replica after an operator has decided")
 	}
 
