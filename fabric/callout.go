@@ -329,9 +329,11 @@ func (c *callout) enter(request *jwt.AuthorizationRequestClaims, key string, gra
 	id, name := request.ClientInformation.ID, request.ConnectOptions.Name
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for other, there := range c.inside {
-		if key != "" && there.name == name && there.key != key && c.nats.GetClient(other) != nil {
-			return limits{}, errSlotHeld
+	if key != "" {
+		for other, there := range c.inside {
+			if there.name == name && there.key != key && c.nats.GetClient(other) != nil {
+				return limits{}, errSlotHeld
+			}
 		}
 	}
 	v := c.inside[id]

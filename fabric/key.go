@@ -37,17 +37,23 @@ func ReadKey(path string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err)
 	}
-	pair, err := nkeys.FromSeed(bytes.TrimSpace(text))
-	if err == nil {
-		var k *Key
-		if k, err = keyOf(pair); err == nil && !nkeys.IsValidPublicUserKey(k.public) {
-			err = errors.New("a key of something else")
-		}
-		if err == nil {
-			return k, nil
-		}
+	k, err := parseSeed(bytes.TrimSpace(text))
+	if err != nil {
+		return nil, fmt.Errorf("credentials %s: no seed of a member's key (%w): ps member new writes one", path, err)
 	}
-	return nil, fmt.Errorf("credentials %s: no seed of a member's key (%w): ps member new writes one", path, err)
+	return k, nil
+}
+
+func parseSeed(text []byte) (*Key, error) {
+	pair, err := nkeys.FromSeed(text)
+	if err != nil {
+		return nil, err
+	}
+	k, err := keyOf(pair)
+	if err == nil && !nkeys.IsValidPublicUserKey(k.public) {
+		err = errors.New("a key of something else")
+	}
+	return k, err
 }
 
 func keyOf(pair nkeys.KeyPair) (*Key, error) {

@@ -302,9 +302,14 @@ func (s *Server) URL() string { return s.url }
 func (s *Server) inProcess() (net.Conn, error) { return s.serving().InProcessConn() }
 
 func (s *Server) serving() *server.Server {
+	nats, _ := s.current()
+	return nats
+}
+
+func (s *Server) current() (*server.Server, *callout) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.nats
+	return s.nats, s.callout
 }
 
 // connected lists the connections at one moment.
@@ -316,9 +321,7 @@ type connected struct {
 // connected returns a list that is at most lookEvery old, or older if new connections keep the callout busy: callers must
 // not wait for those. Without a callout it is current.
 func (s *Server) connected() *connected {
-	s.mu.Lock()
-	nats, callout := s.nats, s.callout
-	s.mu.Unlock()
+	nats, callout := s.current()
 	if callout != nil {
 		return callout.seen.Load()
 	}
@@ -416,10 +419,7 @@ func (s *Server) SetTokens(token, peer string) {
 		guard.PeerToken = peer
 		s.config.Guard = &guard
 	}
-	s.mu.Lock()
-	callout := s.callout
-	s.mu.Unlock()
-	if callout != nil {
+	if _, callout := s.current(); callout != nil {
 		callout.ask(&s.config)
 	}
 }
@@ -429,10 +429,7 @@ func (s *Server) Recheck() {
 	if s.bus != nil {
 		return
 	}
-	s.mu.Lock()
-	callout := s.callout
-	s.mu.Unlock()
-	if callout != nil {
+	if _, callout := s.current(); callout != nil {
 		callout.recheck()
 	}
 }
@@ -446,10 +443,7 @@ func (s *Server) Stop() {
 	}
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	s.mu.Lock()
-	nats, callout := s.nats, s.callout
-	s.mu.Unlock()
-	stopNATS(nats, callout)
+	stopNATS(s.current())
 }
 
 // Start serves again after Stop, at the same address. Errors are those of StartServer, and ErrClosed after Close.
