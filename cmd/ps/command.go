@@ -26,6 +26,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/internal/gpu"
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
@@ -409,12 +410,9 @@ func (f *flags) fill(log *slog.Logger) error {
 			return err
 		}
 	}
-	if f.credentials != "" {
-		if f.server.Key, err = fabric.ReadKey(f.credentials); err != nil {
-			return err
-		}
+	if f.server.Key, err = connect.Key(f.credentials, log); err != nil {
+		return err
 	}
-	regular.WarnExposed(f.credentials, log)
 	regular.WarnExposed(f.server.NATSCredsFile, log)
 	if err := f.fillTLS(log); err != nil {
 		return err

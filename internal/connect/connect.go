@@ -79,15 +79,24 @@ func (f *Flags) Config(log *slog.Logger) (c trainer.Config, err error) {
 	if c.Token, err = config.Secret(f.TokenFile, log); err != nil {
 		return c, err
 	}
-	if f.Key != "" {
-		if c.Key, err = fabric.ReadKey(f.Key); err != nil {
-			return c, err
-		}
+	if c.Key, err = Key(f.Key, log); err != nil {
+		return c, err
 	}
-	regular.WarnExposed(f.Key, log)
 	regular.WarnExposed(f.Creds, log)
 	c.DataTLS, c.TLS, err = f.TLS.Load(log)
 	return c, err
+}
+
+// Key reads a member's key; an empty path gives none. log is warned of a file that others may read or change.
+func Key(path string, log *slog.Logger) (*fabric.Key, error) {
+	if path == "" {
+		return nil, nil
+	}
+	key, err := fabric.ReadKey(path)
+	if err == nil {
+		regular.WarnExposed(path, log)
+	}
+	return key, err
 }
 
 // Of are the flags of the i-th trainer that this host starts: where a port is chosen, each has its own.
