@@ -100,15 +100,14 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 		if s.of, err = get[*shards](c.Local); err != nil {
 			return to, s, err
 		}
-		if err = s.of.checkpointsIn(c.CheckpointDir); err != nil {
-			return to, s, err
-		}
-		to = s.of.Config()
-		to.Member = schema.Member(c.ID)
-		return to, s, c.begin(&to)
 	}
 	if err = s.of.checkpointsIn(c.CheckpointDir); err != nil {
 		return to, s, err
+	}
+	if s.of != nil {
+		to = s.of.Config()
+		to.Member = schema.Member(c.ID)
+		return to, s, c.begin(&to)
 	}
 	to = trainer.Config{Server: c.Server, Route: c.Route, Member: schema.Member(c.ID), CredsFile: c.Creds}
 	if c.TokenFile != "" {
