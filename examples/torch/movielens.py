@@ -196,7 +196,7 @@ def main():
     p.add_argument("--token-file", help="the file with the server's token")
     p.add_argument("--trainers", type=int, default=1, help="of the job")
     p.add_argument("--processes", type=int, help="of the trainers, how many to start here: all by default")
-    p.add_argument("--lanes", type=int, help="slices of a batch, whoever has them; as many as trainers by default")
+    p.add_argument("--lanes", type=int, help="slices of a batch; as many as trainers by default")
     p.add_argument("--parts", type=int, default=1,
                    help="forwards and backwards that plain PyTorch makes of a batch, as gradbus makes one a lane")
     p.add_argument("--seeds", type=int, default=1, help="run seeds 1 to so many")

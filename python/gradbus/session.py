@@ -207,8 +207,8 @@ class Session:
         """Makes the version of now durable, and gives how many batches it has had: :meth:`resume` goes on there, with
         rows, dense parameters that servers train and what optimizers keep; of a local session also with buffers, what was
         registered, the groups' rates and the generators of random numbers. It is called between batches, and waits until
-        the files are on the disk. A version that is durable stays as it is. Of several trainers one may call it, or all at the same batch. 0: it was not written, as
-        lanes of a lost trainer come first, which the log says.
+        the files are on the disk. A version that is durable stays as it is. Of several trainers one may call it, or all
+        at the same batch. 0: it was not written, as lanes of a lost trainer come first, which the log says.
 
         ``folder``: where a local session writes, which has one folder: that of its first checkpoint or resume, or
         ``checkpoint_dir``. It keeps two versions, or ``checkpoint_keep``. A session of :func:`join` names none: the
